@@ -17,6 +17,9 @@ import (
 
 var errSick = errors.New("gateway sick")
 
+// errPanic makes a hanging call panic.
+var errPanic = errors.New("panic in the call")
+
 // refusal is an error of an inner layer that knows that it is one.
 type refusal struct{}
 
@@ -86,7 +89,18 @@ type hanging struct {
 func (b *bench) hang(ctx context.Context) *hanging {
 	h := &hanging{end: make(chan error), done: make(chan error, 1)}
 	go func() {
-		_, err := b.exec.WithContext(ctx).Get(func() (string, error) { return "", <-h.end })
+		defer func() {
+			if p := recover(); p != nil {
+				h.done <- errPanic
+			}
+		}()
+		_, err := b.exec.WithContext(ctx).Get(func() (string, error) {
+			err := <-h.end
+			if err == errPanic {
+				panic(err)
+			}
+			return "", err
+		})
 		h.done <- err
 	}()
 	synctest.Wait()
