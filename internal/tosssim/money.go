@@ -1,0 +1,267 @@
+package tosssim
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+)
+
+// refused is the work of a request that cannot be read.
+type refused struct{ err *apiError }
+
+func (w refused) admit(*state, int64) (answer, bool) { return answer{err: w.err}, true }
+func (w refused) finish(*state, int64) answer        { return answer{err: w.err} }
+
+// confirmWork approves a payment.
+type confirmWork struct {
+	s          *Simulator
+	paymentKey string
+	orderID    string
+	amount     []byte
+	decline    *apiError // a fault wants the buyer declined
+	p          *payment
+}
+
+func (s *Simulator) confirm(c *call) {
+	var in confirmBody
+	b, err := c.body()
+	if err == nil && !in.scan(b) {
+		in = confirmBody{}
+		err = json.Unmarshal(b, &in)
+	}
+	c.paymentKey, c.orderID = in.PaymentKey, in.OrderID
+	c.start()
+	if err != nil || in.PaymentKey == "" || len(in.PaymentKey) > 200 || !validOrderID(in.OrderID) || len(in.Amount) == 0 {
+		s.post(c, refused{s.codes["INVALID_REQUEST"]})
+		return
+	}
+	s.post(c, &confirmWork{s: s, paymentKey: in.PaymentKey, orderID: in.OrderID, amount: in.Amount})
+}
+
+type confirmBody struct {
+	PaymentKey string          `json:"paymentKey"`
+	OrderID    string          `json:"orderId"`
+	Amount     json.RawMessage `json:"amount"`
+}
+
+// scan reads the plain form that clients send, without escapes or nesting, at a fifth of the cost of
+// encoding/json; false means that it has to look.
+func (in *confirmBody) scan(b []byte) bool {
+	b, ok := bytes.CutPrefix(b, []byte(`{"`))
+	for ok {
+		name, rest, _ := bytes.Cut(b, []byte(`":`))
+		end := bytes.IndexAny(rest, ",}")
+		if end < 1 {
+			return false
+		}
+		value, text := rest[:end], rest[0] == '"'
+		if text {
+			var closed bool
+			value, _, closed = bytes.Cut(rest[1:], []byte(`"`))
+			if end = len(value) + 2; !closed || end >= len(rest) || bytes.IndexByte(value, '\\') >= 0 || !printable(value) {
+				return false
+			}
+		}
+		switch {
+		case text && string(name) == "paymentKey" && in.PaymentKey == "":
+			in.PaymentKey = string(value)
+		case text && string(name) == "orderId" && in.OrderID == "":
+			in.OrderID = string(value)
+		case string(name) == "amount" && in.Amount == nil && len(bytes.Trim(value, "0123456789")) == 0 && value[0] != '0' && !text:
+			in.Amount = bytes.Clone(value)
+		default:
+			return false
+		}
+		if rest[end] == '}' {
+			return len(rest) == end+1
+		}
+		b, ok = bytes.CutPrefix(rest[end:], []byte(`,"`))
+	}
+	return false
+}
+
+func printable(b []byte) bool {
+	for _, c := range b {
+		if c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func validOrderID(id string) bool {
+	if len(id) < 6 || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("-_=.", c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// admit compares in the order that is hardest on the caller: a finished payment hides a wrong amount.
+func (w *confirmWork) admit(st *state, now int64) (answer, bool) {
+	codes, set := w.s.codes, w.s.Settings()
+	no := func(code string) (answer, bool) { return answer{err: codes[code]}, true }
+	p := st.payments[w.paymentKey]
+	if p == nil {
+		if _, ok := parseMinor(w.amount, 2); !ok {
+			return no("INVALID_REQUEST")
+		}
+		if p = st.adopt(w, now); p == nil {
+			return no("NOT_FOUND_PAYMENT_SESSION")
+		}
+	}
+	p.age(now, set.Window, codes["EXPIRED_PAYMENT"])
+	switch {
+	case p.running > 0 && set.SingleUse && set.BusyAsS008:
+		return answer{err: w.s.busy()}, true
+	case p.running > 0 && set.SingleUse:
+		return no("ALREADY_PROCESSING_REQUEST")
+	case p.status == Ready || p.status == Expired:
+		return no("NOT_FOUND_PAYMENT_SESSION")
+	case p.finished() && (set.SingleUse || p.status != Done):
+		return no("ALREADY_PROCESSED_PAYMENT")
+	case p.orderID != w.orderID:
+		return no("FORBIDDEN_REQUEST")
+	}
+	if amount, ok := parseMinor(w.amount, decimals(p.currency)); !ok || amount != p.amount {
+		return no("INVALID_REQUEST")
+	}
+	p.running++
+	w.p = p
+	return answer{}, false
+}
+
+func (w *confirmWork) finish(st *state, now int64) answer {
+	p := w.p
+	p.running--
+	decline := p.decline
+	if w.decline != nil {
+		decline = w.decline
+	}
+	switch {
+	case decline != nil && !p.finished():
+		p.status, p.failure = Aborted, decline
+		return answer{err: decline}
+	case p.method == VirtualAccount:
+		p.status = WaitingForDeposit
+	default:
+		st.approve(p, now)
+	}
+	return answer{p: p, as: p.view()}
+}
+
+func (s *Simulator) busy() *apiError {
+	e := *s.codes["FAILED_PAYMENT_INTERNAL_SYSTEM_PROCESSING"]
+	e.KO, e.EN = "[S008] 기존 요청을 처리중입니다.", "[S008] The existing request is being processed."
+	return &e
+}
+
+// cancelBody is what POST /v1/payments/{paymentKey}/cancel takes; unknown fields are ignored, as Toss does.
+type cancelBody struct {
+	CancelReason     *string         `json:"cancelReason"`
+	CancelAmount     json.RawMessage `json:"cancelAmount"`
+	RefundableAmount json.RawMessage `json:"refundableAmount"`
+	Currency         string          `json:"currency"`
+	Account          *refundAccount  `json:"refundReceiveAccount"`
+}
+
+type refundAccount struct {
+	Bank          string `json:"bank"`
+	AccountNumber string `json:"accountNumber"`
+	HolderName    string `json:"holderName"`
+}
+
+// cancelWork gives money back. Everything is checked at the end, so that two cancels at once cannot both pass a check.
+type cancelWork struct {
+	s          *Simulator
+	paymentKey string
+	in         cancelBody
+}
+
+func (s *Simulator) cancel(c *call) {
+	c.paymentKey = c.r.PathValue("paymentKey")
+	w := &cancelWork{s: s, paymentKey: c.paymentKey}
+	b, err := c.body()
+	if err == nil {
+		err = json.Unmarshal(b, &w.in)
+	}
+	c.start()
+	if r := w.in.CancelReason; err != nil || r == nil || *r == "" || utf8.RuneCountInString(*r) > 200 {
+		s.post(c, refused{s.codes["INVALID_REQUEST"]})
+		return
+	}
+	s.post(c, w)
+}
+
+func (w *cancelWork) admit(*state, int64) (answer, bool) { return answer{}, false }
+
+func (w *cancelWork) finish(st *state, now int64) answer {
+	p := st.payments[w.paymentKey]
+	if p == nil {
+		return answer{err: w.s.codes["NOT_FOUND_PAYMENT"]}
+	}
+	p.age(now, w.s.Settings().Window, w.s.codes["EXPIRED_PAYMENT"])
+	amount, code := w.check(p)
+	if code != "" {
+		return answer{err: w.s.codes[code]}
+	}
+	st.giveBack(p, amount, now, *w.in.CancelReason)
+	return answer{p: p, as: p.view()}
+}
+
+// check returns the amount to cancel, or the code of the refusal.
+func (w *cancelWork) check(p *payment) (int64, string) {
+	balance := p.balance(len(p.cancels))
+	amount := balance
+	if given(w.in.CancelAmount) {
+		var ok bool
+		if amount, ok = parseMinor(w.in.CancelAmount, decimals(p.currency)); !ok || amount <= 0 {
+			return 0, "INVALID_REQUEST"
+		}
+	}
+	partial := amount != balance || len(p.cancels) > 0
+	switch {
+	case w.in.Currency != "" && w.in.Currency != p.currency:
+		return 0, "INVALID_REQUEST"
+	case p.status == Canceled || p.status == PartialCanceled && balance == 0:
+		return 0, "ALREADY_CANCELED_PAYMENT"
+	case p.status == WaitingForDeposit && partial:
+		return 0, "NOT_ALLOWED_PARTIAL_REFUND_WAITING_DEPOSIT"
+	case p.status != WaitingForDeposit && p.status != Done && p.status != PartialCanceled:
+		return 0, "NOT_CANCELABLE_PAYMENT"
+	}
+	if given(w.in.RefundableAmount) {
+		if guard, ok := parseMinor(w.in.RefundableAmount, decimals(p.currency)); !ok || guard != balance {
+			return 0, "NOT_MATCHES_REFUNDABLE_AMOUNT"
+		}
+	}
+	switch {
+	case amount > balance:
+		return 0, "NOT_CANCELABLE_AMOUNT"
+	case partial && p.rigid:
+		return 0, "NOT_ALLOWED_PARTIAL_REFUND"
+	case p.method == VirtualAccount && p.status != WaitingForDeposit:
+		return amount, w.in.Account.problem()
+	}
+	return amount, ""
+}
+
+func (a *refundAccount) problem() string {
+	switch {
+	case a == nil || a.HolderName == "" || utf8.RuneCountInString(a.HolderName) > 60:
+		return "INVALID_REFUND_ACCOUNT_INFO"
+	case a.Bank == "":
+		return "INVALID_BANK"
+	case a.AccountNumber == "" || len(a.AccountNumber) > 20 || strings.Trim(a.AccountNumber, "0123456789") != "":
+		return "INVALID_REFUND_ACCOUNT_NUMBER"
+	}
+	return ""
+}
+
+func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
