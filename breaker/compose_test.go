@@ -8,8 +8,10 @@ import (
 
 	"github.com/failsafe-go/failsafe-go"
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/failsafe-go/failsafe-go/common"
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"paymentd/breaker"
 )
@@ -80,5 +82,78 @@ func TestPolicyResult(t *testing.T) {
 	_, _ = exec.Get(func() (int, error) { return 0, errSick })
 	if _, err := exec.Get(func() (int, error) { return 7, nil }); !errors.Is(err, breaker.ErrOpen) {
 		t.Errorf("composed as any, open: %v", err)
+	}
+}
+
+// layer is a failsafe-go policy made of its one function.
+type layer func(inner layered) layered
+
+type layered = func(failsafe.Execution[string]) *common.PolicyResult[string]
+
+func (l layer) ToExecutor(string) any       { return l }
+func (l layer) Apply(inner layered) layered { return l(inner) }
+
+// TestMarks gives both breakers every result that an inner policy can give.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	well := errors.New("declined: the gateway is well")
+	isFailure := func(_ string, err error) bool { return err != nil && err != well }
+	config := standard()
+	config.Window, config.MinCalls, config.FailureRate, config.IsFailure = 100, 100, 1, isFailure
+	ours := newBench(t, config)
+	theirs := circuitbreaker.NewBuilder[string]().HandleIf(isFailure).WithFailureThreshold(100).Build()
+
+	through := func(policy failsafe.Policy[string], given common.PolicyResult[string]) (seen common.PolicyResult[string]) {
+		outer := layer(func(inner layered) layered {
+			return func(exec failsafe.Execution[string]) *common.PolicyResult[string] {
+				result := inner(exec)
+				seen = *result
+				return result
+			}
+		})
+		innermost := layer(func(layered) layered {
+			return func(failsafe.Execution[string]) *common.PolicyResult[string] { return &given }
+		})
+		_, _ = failsafe.With[string](outer, policy, innermost).Get(func() (string, error) { return "", nil })
+		return seen
+	}
+	for bits := range 8 {
+		for _, err := range []error{nil, errSick, well, refusal{}} {
+			given := common.PolicyResult[string]{Result: "r", Error: err, Done: bits&1 > 0, Success: bits&2 > 0, SuccessAll: bits&4 > 0}
+			want := through(theirs, given)
+			if err == (refusal{}) {
+				want = given // an ignored result passes as it is
+			}
+			if diff := cmp.Diff(want, through(ours, given), cmpopts.EquateErrors()); diff != "" {
+				t.Errorf("%+v (-want +got):\n%s", given, diff)
+			}
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	var words []string
+	for _, s := range append(breaker.States(), 9) {
+		words = append(words, s.String())
+	}
+	for _, r := range append(breaker.Results(), 9) {
+		words = append(words, r.String())
+	}
+	for o := range breaker.Outcome(4) {
+		words = append(words, o.String())
+	}
+	for s := range breaker.State(4) {
+		words = append(words, (&breaker.OpenError{State: s, RetryAfter: time.Second}).Error())
+	}
+	want := []string{
+		"closed", "open", "half_open", "forced_open", "State(9)",
+		"success", "failure", "ignored", "dropped", "refused", "Result(9)",
+		"ignored", "success", "failure", "ignored",
+		"circuit breaker open for another 1s", "circuit breaker open for another 1s",
+		"circuit breaker half-open: no trial left", "circuit breaker forced open",
+	}
+	if diff := cmp.Diff(want, words); diff != "" {
+		t.Errorf("words (-want +got):\n%s", diff)
 	}
 }

@@ -53,7 +53,7 @@ func (c *core) admit(ctx context.Context) (pass, *OpenError) {
 	c.mu.Lock()
 	p, refusal := c.admitLocked(background, time.Now())
 	if refusal != nil {
-		c.totals.Refused++
+		c.totals.count(ResultRefused)
 	}
 	changed := len(c.pending) > 0
 	c.mu.Unlock()
@@ -187,27 +187,23 @@ func (c *core) move(to State, now time.Time) {
 		c.closed.Store(c.generation)
 	case Open:
 		c.openUntil = now.Add(c.openFor)
-		c.arm(c.openFor)
+		c.arm()
 	}
 }
 
 // arm makes half-open come by itself.
-func (c *core) arm(wait time.Duration) {
+func (c *core) arm() {
 	if c.stopped {
 		return
 	}
 	generation := c.generation
-	c.timer = time.AfterFunc(wait, func() { c.wake(generation) })
+	c.timer = time.AfterFunc(c.openFor, func() { c.wake(generation) })
 }
 
 func (c *core) wake(generation uint64) {
 	c.mu.Lock()
-	if c.generation == generation {
-		now := time.Now()
-		c.advance(now)
-		if c.state == Open {
-			c.arm(c.openUntil.Sub(now))
-		}
+	if c.generation == generation { // else somebody was faster
+		c.move(HalfOpen, time.Now())
 	}
 	changed := len(c.pending) > 0
 	c.mu.Unlock()

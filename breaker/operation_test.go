@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
-	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -119,68 +117,94 @@ func TestHungTrialLosesItsLease(t *testing.T) {
 	})
 }
 
-func TestBackgroundTakesAtMostOneTrial(t *testing.T) {
+// halfOpen is a bench that has just become half-open with so many trials.
+func halfOpen(t *testing.T, trials int) *bench {
+	t.Helper()
+	config := standard()
+	config.HalfOpenCalls = trials
+	b := newBench(t, config)
+	b.calls(5, errSick)
+	if h := b.hang(breaker.Background(t.Context())); !h.refused() {
+		t.Fatal("admitted while open")
+	}
+	time.Sleep(10 * time.Second)
+	return b
+}
+
+func TestBackground(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		background := breaker.Background(t.Context())
-		halfOpen := func(trials int) *bench {
-			config := standard()
-			config.HalfOpenCalls = trials
-			b := newBench(t, config)
-			b.calls(5, errSick)
-			if h := b.hang(background); !h.refused() {
-				t.Fatal("admitted while open")
+	tests := []struct {
+		name   string
+		trials int
+		play   func(t *testing.T, b *bench, background context.Context)
+	}{
+		{"one of three", 3, func(t *testing.T, b *bench, background context.Context) {
+			job := b.hang(background)
+			if second := b.hang(background); job.refused() || !second.refused() {
+				t.Fatal("want the first admitted, the second refused")
 			}
+			if err := b.Peek(); err != nil {
+				t.Errorf("buyers have two trials left: %v", err)
+			}
+			job.finish(refusal{}) // unused: another one may
+			job = b.hang(background)
+			job.finish(nil) // used up for this generation
+			if h := b.hang(background); !h.refused() {
+				t.Fatal("a second background trial was counted")
+			}
+			b.calls(2, nil)
+			wantState(t, b, breaker.Closed)
+		}},
+		{"never the last of three", 3, func(t *testing.T, b *bench, background context.Context) {
+			first, second := b.hang(t.Context()), b.hang(t.Context())
+			if h := b.hang(background); !h.refused() {
+				t.Fatal("background took the last trial")
+			}
+			last := b.hang(t.Context())
+			for _, h := range []*hanging{first, second, last} {
+				h.finish(nil)
+			}
+			wantState(t, b, breaker.Closed)
+		}},
+		{"a hung one does not block the next", 3, func(t *testing.T, b *bench, background context.Context) {
+			job := b.hang(background)
+			time.Sleep(time.Minute) // its lease is over
+			again := b.hang(background)
+			if again.refused() {
+				t.Fatal("refused")
+			}
+			job.finish(nil)
+			again.finish(nil)
+		}},
+		{"one of an earlier generation does not block", 3, func(t *testing.T, b *bench, background context.Context) {
+			job := b.hang(background)
+			b.calls(2, errSick) // open again while it runs
 			time.Sleep(10 * time.Second)
-			return b
-		}
-
-		b := halfOpen(3)
-		job := b.hang(background)
-		if second := b.hang(background); job.refused() || !second.refused() {
-			t.Fatal("want the first admitted, the second refused")
-		}
-		if err := b.Peek(); err != nil {
-			t.Errorf("buyers have two trials left: %v", err)
-		}
-		job.finish(refusal{}) // unused: another one may
-		job = b.hang(background)
-		job.finish(nil) // used up for this generation
-		if h := b.hang(background); !h.refused() {
-			t.Fatal("a second background trial was counted")
-		}
-		b.calls(2, nil)
-		wantState(t, b, breaker.Closed)
-
-		b = halfOpen(3)
-		first, second := b.hang(t.Context()), b.hang(t.Context())
-		if h := b.hang(background); !h.refused() {
-			t.Fatal("background took the last trial")
-		}
-		last := b.hang(t.Context())
-		for _, h := range []*hanging{first, second, last} {
-			h.finish(nil)
-		}
-		wantState(t, b, breaker.Closed)
-
-		b = halfOpen(3)
-		job = b.hang(background)
-		time.Sleep(time.Minute) // its lease is over
-		again := b.hang(background)
-		if again.refused() {
-			t.Fatal("a hung background trial blocks all others")
-		}
-		job.finish(nil)
-		again.finish(nil)
-
-		b = halfOpen(1)
-		job = b.hang(background)
-		if job.refused() {
-			t.Fatal("the only trial must be open to background work, or an idle service never closes")
-		}
-		job.finish(nil)
-		wantState(t, b, breaker.Closed)
-	})
+			next := b.hang(background)
+			if next.refused() {
+				t.Fatal("refused")
+			}
+			next.finish(nil)
+			job.finish(nil)
+		}},
+		// Else an idle service would never close.
+		{"the only trial is open to it", 1, func(t *testing.T, b *bench, background context.Context) {
+			job := b.hang(background)
+			if job.refused() {
+				t.Fatal("refused")
+			}
+			job.finish(nil)
+			wantState(t, b, breaker.Closed)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				tt.play(t, halfOpen(t, tt.trials), breaker.Background(t.Context()))
+			})
+		})
+	}
 }
 
 func TestForcedOpen(t *testing.T) {
@@ -266,97 +290,4 @@ func TestDo(t *testing.T) {
 	if diff := cmp.Diff(breaker.Totals{Successes: 1, Failures: 4, Ignored: 1, Refused: 1}, b.Snapshot().Totals); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
-}
-
-func TestListenerMayUseTheBreaker(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var b *breaker.Breaker[string]
-		var heard []string
-		config := standard()
-		config.OnTransition = func(from, to breaker.State) {
-			heard = append(heard, fmt.Sprintf("%v>%v", from, to))
-			if to == breaker.Open {
-				b.ForceOpen() // a transition inside: told afterwards, not in between
-				heard = append(heard, "now "+b.State().String())
-			}
-		}
-		b, err := breaker.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			_, _ = b.Do(t.Context(), func() (string, error) { return "", errSick })
-		}
-		want := []string{"closed>open", "now forced_open", "open>forced_open"}
-		if diff := cmp.Diff(want, heard); diff != "" {
-			t.Errorf("heard (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestPanickingListenerDoesNotBlock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		told := 0
-		config := standard()
-		config.OnTransition = func(_, to breaker.State) {
-			told++
-			if to == breaker.ForcedOpen {
-				panic("listener")
-			}
-		}
-		b, err := breaker.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		func() {
-			defer func() { _ = recover() }()
-			b.ForceOpen()
-		}()
-		b.Release()
-		if told != 2 || b.State() != breaker.HalfOpen {
-			t.Errorf("told %d times, state %v", told, b.State())
-		}
-	})
-}
-
-func TestStop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, standard())
-		b.calls(5, errSick)
-		b.Stop()
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		wantMoves(t, b, "closed>open")
-		wantState(t, b, breaker.HalfOpen) // it still works for those who ask
-		b.calls(2, errSick)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		wantMoves(t, b, "closed>open", "open>half_open", "half_open>open")
-	})
-
-	t.Run("an open breaker is garbage afterwards", func(t *testing.T) {
-		t.Parallel()
-		config := standard()
-		config.OpenFor = time.Hour
-		pointer := func() weak.Pointer[breaker.Breaker[string]] {
-			b, err := breaker.New(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 5 {
-				_, _ = b.Do(context.Background(), func() (string, error) { return "", errSick })
-			}
-			b.Stop()
-			return weak.Make(b)
-		}()
-		for range 3 {
-			runtime.GC()
-		}
-		if pointer.Value() != nil {
-			t.Error("a stopped breaker is held by its timer")
-		}
-	})
 }
