@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -140,3 +141,40 @@ func firstError(steps ...func() error) error {
 }
 
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// Field is one column of a row, as text for people.
+type Field struct{ Name, Value string }
+
+// Row reads the first row of a query for showing; no row is pgx.ErrNoRows.
+func (c Cluster) Row(ctx context.Context, database, query string, args ...any) (row []Field, err error) {
+	err = ClusterAt(c.DSN(database)).with(ctx, "read "+database, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if !rows.Next() {
+			return errors.Join(rows.Err(), pgx.ErrNoRows)
+		}
+		values, err := rows.Values()
+		if err != nil {
+			return err
+		}
+		for i, f := range rows.FieldDescriptions() {
+			row = append(row, Field{Name: f.Name, Value: shown(values[i])})
+		}
+		return nil
+	})
+	return row, err
+}
+
+func shown(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case time.Time:
+		return v.UTC().Format(time.RFC3339)
+	default:
+		return fmt.Sprint(v)
+	}
+}
