@@ -1,0 +1,105 @@
+# paymentd: everything that one does with this tree. `make help` lists it.
+# Written for GNU Make 3.81 (macOS) and later.
+
+GO        ?= go
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS   := -X main.version=$(VERSION)
+PKG       ?= ./...
+TIMEOUT   ?= 10m
+RACE      ?= -race
+FUZZTIME  ?= 60s
+BENCH     ?= .
+BENCHTIME ?= 1s
+ARGS      ?=
+LINT      := $(GO) tool -modfile=tools/go.mod golangci-lint
+
+# The version is stamped by LDFLAGS; asking git again would fail in a clone that belongs to another user.
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@printf 'usage: make <target> [NAME=value]\n\n'
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@printf '\n  make run needs Go and nothing else; the rest is fetched when it is missing.\n'
+
+.PHONY: run
+run: build ## start PostgreSQL, the Toss simulator and paymentd, confirm one payment, stay up (Ctrl-C ends all)
+	@exec ./bin/devstack $(ARGS)
+
+.PHONY: setup
+setup: ## get what the tests need; says nothing when nothing is missing
+	@GO='$(GO)' RACE='$(RACE)' ./tools/setup
+
+.PHONY: test
+test: setup ## all tests with the race detector and a real PostgreSQL (PKG=./internal/pg/ TESTFLAGS='-run Name')
+	PAYMENTD_REQUIRE_DB=1 $(GO) test $(RACE) -shuffle=on -count=1 -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: lint
+lint: ## golangci-lint as pinned in tools/go.mod (built at its first use: a minute or two)
+	$(LINT) run $(LINTFLAGS) $(PKG)
+
+.PHONY: fmt
+fmt: ## format the Go files
+	gofmt -w .
+
+.PHONY: check
+check: check-fmt check-vet check-fix check-tidy check-gen lint test ## the whole gate before a merge
+
+.PHONY: check-fmt
+check-fmt:
+	@out="$$(gofmt -l .)"; if [ -n "$$out" ]; then echo "not formatted, run make fmt:"; echo "$$out"; exit 1; fi
+
+.PHONY: check-vet
+check-vet:
+	$(GO) vet $(PKG)
+
+.PHONY: check-fix
+check-fix:
+	$(GO) fix -diff $(PKG)
+
+.PHONY: check-tidy
+check-tidy:
+	$(GO) mod tidy -diff
+
+# Compares the working tree before and after, so that it also works on a tree with changes.
+.PHONY: check-gen
+check-gen:
+	@sum() { { git diff; git ls-files -o --exclude-standard | sort | while read -r f; do cksum "$$f"; done; } | cksum; }; \
+	before="$$(sum)"; $(GO) generate $(PKG) || exit 1; \
+	if [ "$$before" != "$$(sum)" ]; then echo "generated files are stale: commit what make generate changed"; git status --short; exit 1; fi
+
+.PHONY: generate
+generate: ## rewrite the generated files (docs/state-machine.md and what else has a go:generate line)
+	$(GO) generate $(PKG)
+
+.PHONY: bench
+bench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime '$(BENCHTIME)' -benchmem $(TESTFLAGS) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME=60s each
+	@found=0; \
+	for at in $$(grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd internal breaker \
+		| sed -E 's,^(.*)/[^/]*:[0-9]+:func (Fuzz.*)$$,\1@\2,' | sort -u); do \
+		found=1; echo "== $${at#*@} in $${at%@*} for $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${at#*@}\$$" -fuzztime '$(FUZZTIME)' "./$${at%@*}" || exit 1; \
+	done; \
+	if [ $$found = 0 ]; then echo "no fuzz target found"; exit 1; fi
+
+.PHONY: cover
+cover: setup ## coverage over all packages, as bin/coverage.html
+	@mkdir -p bin
+	PAYMENTD_REQUIRE_DB=1 $(GO) test -count=1 -timeout=$(TIMEOUT) -coverpkg=./... -coverprofile=bin/coverage.out $(PKG)
+	$(GO) tool cover -html=bin/coverage.out -o bin/coverage.html
+	$(GO) tool cover -func=bin/coverage.out | tail -n 1
+
+.PHONY: build
+build: ## build the programs into bin/, stamped with VERSION
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf bin
