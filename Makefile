@@ -66,7 +66,8 @@ check-tidy:
 # Compares the working tree before and after, so that it also works on a tree with changes.
 .PHONY: check-gen
 check-gen:
-	@sum() { { git diff; git ls-files -o --exclude-standard | sort | while read -r f; do cksum "$$f"; done; } | cksum; }; \
+	@git diff --quiet --exit-code HEAD -- LICENSE || { echo "check-gen needs a git clone that git accepts"; exit 1; }; \
+	sum() { { git diff; git ls-files -o --exclude-standard | sort | while read -r f; do cksum "$$f"; done; } | cksum; }; \
 	before="$$(sum)"; $(GO) generate $(PKG) || exit 1; \
 	if [ "$$before" != "$$(sum)" ]; then echo "generated files are stale: commit what make generate changed"; git status --short; exit 1; fi
 
