@@ -41,6 +41,8 @@ type ConfirmCall struct {
 	NotAfter time.Time
 	// Next is asked before every further try; see NextTry.
 	Next NextTry
+	// Background marks recovery's own send: it may take at most one of the breaker's trials.
+	Background bool
 }
 
 // NextTry applies the key rule before try 2 and later: it gets the last answer and returns the key to send, or

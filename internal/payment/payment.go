@@ -113,6 +113,8 @@ type Order struct {
 	Currency     Currency
 	MemberID     string
 	ReceiptEmail string
+	// ArrivedAt is when the headers of the call were read; ANSWER_WITHIN counts from there.
+	ArrivedAt time.Time
 }
 
 // SameAs reports whether a call is a duplicate of p: memberId and receiptEmail do not count.
