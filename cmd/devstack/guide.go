@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// guide prints lines that can be pasted into another terminal as they are.
+func (s *stack) guide(out io.Writer) {
+	next := newPayment()
+	r := strings.NewReplacer(
+		"{public}", "http://"+s.public, "{private}", "http://"+s.private, "{control}", "http://"+s.control+"/control",
+		"{checkout}", checkoutKey, "{operator}", operatorKey, "{dsn}", s.postgres.DSN(database),
+		"{key}", s.confirmed.PaymentKey, "{order}", s.confirmed.OrderID, "{amount}", fmt.Sprint(s.confirmed.Amount),
+		"{nextkey}", next.PaymentKey, "{nextorder}", next.OrderID,
+	)
+	logs := "logs        " + s.log("paymentd") + "\n            " + s.log("tosssim") + "\n            " + s.postgres.Log()
+	if s.verbose {
+		logs = "logs        here, and " + s.postgres.Log()
+	}
+	fmt.Fprint(out, r.Replace(guideText), "\n", logs, "\n\nCtrl-C stops everything.\n")
+}
+
+const guideText = `
+Go on from another terminal
+
+# The same payment again: the same answer, no second charge (Idempotent-Replayed: true).
+curl -i {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
+  -H 'Content-Type: application/json' -d '{"paymentKey":"{key}","orderId":"{order}","amount":{amount}}'
+
+# Read it, with its history for operators.
+curl -s {public}/payments/{order} -H 'Authorization: Bearer {checkout}'
+curl -s '{public}/payments/{order}?events=true' -H 'Authorization: Bearer {operator}'
+
+# The gateway hangs: the next confirm reaches it and gets no answer. paymentd answers 202 in time and does not guess.
+curl -s {control}/faults -d '[{"op":"confirm","hang":true,"work":"do"}]'
+curl -i {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
+  -H 'Content-Type: application/json' -d '{"paymentKey":"{nextkey}","orderId":"{nextorder}","amount":{amount}}'
+
+# The gateway is well again: recovery settles what is open by itself, or at once when asked.
+curl -s -X DELETE {control}/faults
+curl -s {public}/payments/sync -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{}'
+curl -s {public}/payments/{nextorder} -H 'Authorization: Bearer {checkout}'
+
+# The gateway is gone: enough refused calls open the breaker (true brings it back).
+curl -s {control}/listen -d '{"up":false}'
+curl -s {control}/listen -d '{"up":true}'
+
+# Inside.
+curl -s {private}/readyz
+curl -s {private}/metrics | grep ^paymentd_
+curl -s '{control}/ledger?summary=true'
+curl -s {control}/          # everything else the simulator can be told
+psql '{dsn}'
+
+public      {public}   specification {public}/openapi.yaml
+private     {private}   /readyz /metrics /debug/pprof
+simulator   {control}
+keys        checkout {checkout}
+            operator {operator}`
