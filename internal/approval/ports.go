@@ -126,13 +126,18 @@ type Settlement struct {
 	Told bool
 }
 
+// LookAgainIn is the first delay after a doubt.
+const LookAgainIn = 5 * time.Second
+
 // Release ends a holder's work on a row that stays where it is.
 type Release struct {
 	Payment payment.Payment
 	// DueIn is when to look again; negative means the growing delay of recovery by Payment.Looks.
 	DueIn time.Duration
 	// Park sets due_at to infinity: not due while the incident is open.
-	Park     bool
+	Park bool
+	// Forget clears due_at: a finished payment that needs no further look.
+	Forget   bool
 	Incident payment.IncidentKind
 	// Sent says that the holder sent something; KeySpent that Toss answered an error under the last key.
 	Sent, KeySpent bool

@@ -1,6 +1,10 @@
 package payment
 
-import "strconv"
+import (
+	"crypto/rand"
+	"strconv"
+	"strings"
+)
 
 // ConfirmKey is the Idempotency-Key of the n-th key of a payment: "<paymentKey>:<n>", at most 204 characters
 // (Toss allows 300). It is built from the paymentKey and never from a row id, which a restored database
@@ -43,4 +47,20 @@ func OpenForNextKey(lookup Answer) bool {
 	default:
 		return false
 	}
+}
+
+// NewCancelID makes the id of a cancel of ours: "c-" and 26 random characters (130 bits). It is the mark at the
+// end of cancelReason and the stem of the Idempotency-Key.
+func NewCancelID() string { return "c-" + strings.ToLower(rand.Text()) }
+
+// CancelKey is the Idempotency-Key of the n-th key of a cancel.
+func CancelKey(cancelID string, n int) string { return cancelID + "-" + strconv.Itoa(n) }
+
+// MarkedReason is a cancelReason that ends with our mark; Toss allows 200 characters.
+func MarkedReason(reason, cancelID string) string {
+	const room = 200 - len(" []") - 28
+	if r := []rune(reason); len(r) > room {
+		reason = string(r[:room])
+	}
+	return reason + " [" + cancelID + "]"
 }

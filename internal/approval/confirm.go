@@ -1,0 +1,179 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+// Confirm approves one payment, whatever the caller does meanwhile: the work is detached from ctx, which only
+// carries values. It answers within Settings.AnswerWithin of o.ArrivedAt, with a PENDING payment if the work still
+// runs. The Answer always has its Result; the error, if any, is a *payment.Error.
+func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) {
+	if o.ArrivedAt.IsZero() {
+		o.ArrivedAt = time.Now()
+	}
+	answerBy := o.ArrivedAt.Add(s.set.AnswerWithin)
+	timer := time.NewTimer(time.Until(answerBy))
+	defer timer.Stop()
+	for {
+		f, lead := s.flights.join(o)
+		if lead {
+			s.running.Go(func() { s.fly(context.WithoutCancel(ctx), f, answerBy) })
+		}
+		a, err, landed := s.await(f, timer.C)
+		switch {
+		case !landed || lead:
+			return a, err
+		case a.Result == payment.ResultPendingRunning && time.Now().Before(answerBy):
+			// The first caller's time is over, not ours: keep watching.
+		default:
+			return replayed(a), err
+		}
+	}
+}
+
+// await returns the flight's answer, or what is known of the payment when the caller's time is over.
+func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, err error, landed bool) {
+	select {
+	case <-f.done:
+		return f.answer, f.err, true
+	case <-timeout:
+	}
+	if p, ok := f.tell(); ok {
+		return pendingAnswer(p, payment.ResultPendingRunning), nil, false
+	}
+	<-f.done
+	return f.answer, f.err, true
+}
+
+// fly does the work of a confirm and lands its flight, also when the work panics.
+func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
+	a, err := Answer{Result: payment.ResultInternal}, error(errPanicked)
+	defer func() {
+		r := recover()
+		if r != nil {
+			s.log.ErrorContext(ctx, "confirm panicked", "order_id", f.order.OrderID, "panic", r)
+		}
+		if s.flights.land(f, a, err) && a.Payment.Status == payment.Failed && !a.Payment.Told {
+			s.markTold(ctx, f.order)
+		}
+	}()
+	a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
+}
+
+var errPanicked = errors.New("confirm panicked")
+
+// markTold remembers a 202, so that a failure gets its notice; if that fails too, the caller still has the read
+// route, and the log has the reason.
+func (s *Service) markTold(ctx context.Context, o payment.Order) {
+	ctx, cancel := context.WithTimeout(ctx, s.set.CommitWithin)
+	defer cancel()
+	if err := s.store.MarkTold(ctx, o.PaymentKey); err != nil {
+		s.log.WarnContext(ctx, "mark a payment as answered 202", "order_id", o.OrderID, "error", err)
+	}
+}
+
+// work is the state of one confirm.
+type work struct {
+	*Service
+	flight   *flight
+	order    payment.Order
+	answerBy time.Time
+	// leaseEnd is the end of the lease by the monotonic clock, counted from before the lease was taken.
+	leaseEnd time.Time
+	gatewayT time.Duration
+	dbT      time.Duration
+	attempts int
+}
+
+// confirm is the way of one request: refuse early, reserve, send, conclude, commit.
+func (s *Service) confirm(ctx context.Context, w *work) (Answer, error) {
+	if refusal := s.refusal(); refusal != nil {
+		return w.refuse(ctx, *refusal)
+	}
+	allowed, wait := s.members.take(w.order.MemberID)
+	if !allowed {
+		return w.overLimit(ctx, wait)
+	}
+	p, a, err := w.reserve(ctx)
+	if p == nil {
+		if a.Replayed {
+			s.members.giveBack(w.order.MemberID)
+		}
+		return w.stamp(a), err
+	}
+	w.flight.knows(*p)
+	ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(s.set.Deadline-s.set.Lease))
+	defer cancel()
+	a, err = w.send(ctx, *p)
+	return w.stamp(a), err
+}
+
+// refusal peeks at breaker and bulkhead; with the policy "pending" the payment is saved all the same.
+func (s *Service) refusal() *payment.Answer {
+	if s.set.KeepPending {
+		return nil
+	}
+	return s.gateway.Peek()
+}
+
+// refuse answers without a write: from the row if one is there, else 503.
+func (w *work) refuse(ctx context.Context, refusal payment.Answer) (Answer, error) {
+	p, found, read := w.store.FindNow(ctx, w.order.PaymentKey, w.order.OrderID)
+	switch {
+	case !read:
+		return refusedAnswer(refusal, payment.EarlierUnknown)
+	case !found:
+		return refusedAnswer(refusal, payment.EarlierNone)
+	case !w.order.SameAs(p):
+		return w.differs(p)
+	case p.Status == payment.Failed && p.Failure.Reopens():
+		return refusedAnswer(refusal, payment.EarlierNone)
+	case p.Status == payment.Pending:
+		a, _, err := w.inFlight(ctx, p)
+		if a == nil {
+			return refusedAnswer(refusal, payment.EarlierUnknown)
+		}
+		return *a, err
+	default:
+		a, err := answerRow(p)
+		return replayed(a), err
+	}
+}
+
+// overLimit lets a duplicate pass that the member has no call left for.
+func (w *work) overLimit(ctx context.Context, wait time.Duration) (Answer, error) {
+	p, found, err := w.store.Find(ctx, w.order.PaymentKey, w.order.OrderID)
+	if err != nil {
+		return dbUnavailable(err, payment.EarlierUnknown)
+	}
+	if found && w.order.SameAs(p) && (p.Status != payment.Failed || !p.Failure.Reopens()) {
+		if p.Status == payment.Pending {
+			if a, _, err := w.inFlight(ctx, p); a != nil {
+				return *a, err
+			}
+		}
+		a, err := answerRow(p)
+		return replayed(a), err
+	}
+	a := Answer{Result: payment.ResultMemberRateLimited, RetryAfter: max(wait, time.Second)}
+	return a, &payment.Error{
+		Code: payment.CodeMemberRateLimited, RetryAfter: a.RetryAfter, Public: "Too many confirms of this member.",
+	}
+}
+
+func (w *work) stamp(a Answer) Answer {
+	if !a.Replayed {
+		a.Gateway, a.DB, a.Attempts = w.gatewayT, w.dbT, w.attempts
+	}
+	return a
+}
+
+// db measures one call of the store.
+func (w *work) db() func() {
+	start := time.Now()
+	return func() { w.dbT += time.Since(start) }
+}

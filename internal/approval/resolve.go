@@ -1,0 +1,178 @@
+package approval
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+// Resolution is what a look at a leftover payment came to.
+type Resolution struct {
+	Before, After payment.Payment
+	Action        payment.Action
+	// Did is the value of paymentd_recovery_total{action}.
+	Did Did
+}
+
+// Did names what recovery did with one payment.
+type Did string
+
+// The values of paymentd_recovery_total{action}.
+const (
+	DidPaid     Did = "paid"
+	DidFailed   Did = "failed"
+	DidCanceled Did = "canceled"
+	DidAwaiting Did = "awaiting_deposit"
+	DidSend     Did = "sent"
+	DidWait     Did = "waited"
+	DidGiveBack Did = "given_back"
+	DidIncident Did = "incident"
+	DidError    Did = "error"
+)
+
+// AllDid lists every value.
+func AllDid() []Did {
+	return []Did{DidPaid, DidFailed, DidCanceled, DidAwaiting, DidSend, DidWait, DidGiveBack, DidIncident, DidError}
+}
+
+// Plan looks at Toss and says what the table calls for, without doing it.
+func (s *Service) Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation) {
+	o := payment.Observation{Sighting: payment.SeenNothing}
+	if p.MaybeSent || p.Status != payment.Pending {
+		o = observe(s.gateway.Lookup(ctx, p.PaymentKey, Patient))
+	}
+	return s.set.Rules.Decide(p, o, p.ReadAt), o
+}
+
+// Resolve looks at a payment that its caller has leased until leaseEnd (monotonic) and does what the table says. The
+// lease is over afterwards, also when an error is returned: then it runs out by itself.
+func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (Resolution, error) {
+	ctx, cancel := context.WithDeadline(ctx, leaseEnd)
+	defer cancel()
+	action, o := s.Plan(ctx, p)
+	r := Resolution{Before: p, After: p, Action: action, Did: DidWait}
+	var err error
+	switch action.Do {
+	case payment.Settle:
+		r.After, err = s.settle(ctx, Settlement{Payment: p, Action: action, Observation: o, Actor: actor})
+		r.Did = didSettle(r.After.Status, p.Status)
+	case payment.Send:
+		r, err = s.resend(ctx, r, actor, leaseEnd)
+	case payment.GiveBack, payment.CancelDeposit:
+		r.After, err = s.giveBack(ctx, p, o, action, actor, Patient)
+		r.Did = DidGiveBack
+	default:
+		r, err = s.leave(ctx, r, o, actor)
+	}
+	if err != nil {
+		r.Did = DidError
+	}
+	return r, err
+}
+
+// settle commits one move; 0 rows means that somebody was faster, so the row is read again.
+func (s *Service) settle(ctx context.Context, st Settlement) (payment.Payment, error) {
+	q, ending, err := s.store.Settle(ctx, st)
+	switch ending {
+	case payment.Applied:
+		return q, nil
+	case payment.NoRows:
+		q, found, err := s.store.Find(ctx, st.Payment.PaymentKey, "")
+		if err != nil || !found {
+			return st.Payment, fmt.Errorf("read a payment that moved: %w", err)
+		}
+		return q, nil
+	default:
+		return st.Payment, fmt.Errorf("settle (%s): %w", ending, err)
+	}
+}
+
+// resend sends a confirm from recovery. The age of the payment is checked again by the statement that stores
+// the send.
+func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor, leaseEnd time.Time) (Resolution, error) {
+	p, within := r.Before, s.set.Rules.SendWithin
+	if p.MaybeSent {
+		within = s.set.Rules.ResendWithin
+	}
+	held, ending, err := s.store.BeginSend(ctx, BeginSend{
+		Payment: p, NextKey: p.KeySpent, Within: within, Lease: time.Until(leaseEnd), Actor: actor,
+	})
+	if ending == payment.NoRows {
+		return r, nil
+	}
+	if ending != payment.Applied {
+		return r, fmt.Errorf("store a send (%s): %w", ending, err)
+	}
+	q := &sequence{Service: s, payment: held, actor: actor, leaseEnd: leaseEnd}
+	c := q.run(ctx, p.MaybeSent)
+	r.Did = DidSend
+	switch c.Verdict {
+	case payment.VerdictSettle:
+		r.Action = s.set.Rules.Decide(q.payment, c.Observation, q.payment.ReadAt)
+		if r.Action.Do == payment.Settle {
+			r.After, err = s.settle(ctx, Settlement{Payment: q.payment, Action: r.Action, Observation: c.Observation, Actor: actor})
+			return r, err
+		}
+		r.Before = q.payment
+		return s.leave(ctx, r, c.Observation, actor)
+	case payment.VerdictNotSent:
+		return s.notSent(ctx, r, q.payment, c, actor)
+	default:
+		err = s.release(ctx, Release{
+			Payment: q.payment, DueIn: LookAgainIn, Sent: true, KeySpent: c.Last.SpendsKey(), Actor: actor,
+			Reason: "sent, no answer settles it",
+		})
+		return r, err
+	}
+}
+
+// notSent keeps a payment that could not be sent for the first time; only a merchant set-up that Toss refuses ends it.
+func (s *Service) notSent(ctx context.Context, r Resolution, p payment.Payment, c payment.Conclusion, actor payment.Actor) (Resolution, error) {
+	if c.Failure.Code == payment.FailMisconfigured {
+		var err error
+		r.Action = payment.Action{Do: payment.Settle, To: payment.Failed, Failure: c.Failure, Reason: "merchant set-up refused"}
+		r.After, err = s.settle(ctx, Settlement{Payment: p, Action: r.Action, Actor: actor, NotSent: true})
+		r.Did = DidFailed
+		return r, err
+	}
+	r.Did = DidWait
+	return r, s.release(ctx, Release{Payment: p, DueIn: LookAgainIn, NotSent: true, Actor: actor, Reason: "could not be sent"})
+}
+
+// leave gives the lease back without a move.
+func (s *Service) leave(ctx context.Context, r Resolution, o payment.Observation, actor payment.Actor) (Resolution, error) {
+	p, a := r.Before, r.Action
+	if a.Incident != "" {
+		r.Did = DidIncident
+	}
+	silent := o.Sighting == payment.SeenNoAnswer || o.Sighting == payment.SeenUnknownStatus
+	return r, s.release(ctx, Release{
+		Payment: p, DueIn: -1, Park: a.Do == payment.Park, Incident: a.Incident, Actor: actor, Reason: a.Reason, Observation: o,
+		Forget: !p.Status.Unfinished() && !silent,
+	})
+}
+
+func (s *Service) release(ctx context.Context, r Release) error {
+	ending, err := s.store.Release(ctx, r)
+	if ending == payment.Applied || ending == payment.NoRows {
+		return nil
+	}
+	return fmt.Errorf("give the lease back (%s): %w", ending, err)
+}
+
+func didSettle(after, before payment.Status) Did {
+	switch {
+	case after == payment.Paid:
+		return DidPaid
+	case after == payment.Failed:
+		return DidFailed
+	case after == payment.Canceled:
+		return DidCanceled
+	case after == payment.AwaitingDeposit && before != after:
+		return DidAwaiting
+	default:
+		return DidWait
+	}
+}

@@ -1,0 +1,173 @@
+package approval
+
+import (
+	"context"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+// send calls Toss through the pipeline, outside any transaction, and settles what was heard.
+func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
+	sequence := &sequence{Service: w.Service, payment: p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
+	c := sequence.run(ctx, false)
+	w.attempts += sequence.attempts
+	w.gatewayT += sequence.took
+	w.dbT += sequence.dbT
+	p = sequence.payment
+	switch c.Verdict {
+	case payment.VerdictSettle:
+		return w.decide(ctx, p, c.Observation)
+	case payment.VerdictNotSent:
+		return w.notSent(ctx, p, c)
+	default:
+		return w.release(ctx, p, Release{
+			DueIn: LookAgainIn, Sent: true, KeySpent: c.Last.SpendsKey(), Reason: "no answer settles it",
+			Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: c.Last.Observation.TraceID},
+		}, payment.ResultPendingUnknown)
+	}
+}
+
+// decide does what the table says, as far as a live confirm may: sending again and waiting both mean that the
+// lease goes back and recovery looks in a few seconds.
+func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observation) (Answer, error) {
+	action := w.set.Rules.Decide(p, o, p.ReadAt)
+	switch action.Do {
+	case payment.Settle:
+		return w.commit(ctx, Settlement{Payment: p, Action: action, Observation: o, Actor: payment.ByConfirm})
+	case payment.Park:
+		return w.release(ctx, p, Release{
+			Park: true, Incident: action.Incident, Reason: action.Reason, Observation: o, Sent: true,
+		}, payment.ResultPendingUnknown)
+	default:
+		return w.release(ctx, p, Release{
+			DueIn: LookAgainIn, Incident: action.Incident, Reason: action.Reason, Observation: o,
+		}, payment.ResultPendingUnknown)
+	}
+}
+
+// notSent ends a confirm of which no try can have reached Toss.
+func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclusion) (Answer, error) {
+	if w.set.KeepPending && c.Failure.Code == payment.FailPGUnavailable {
+		return w.release(ctx, p, Release{DueIn: LookAgainIn, NotSent: true, Reason: "could not be sent"},
+			payment.ResultPendingUnavailable)
+	}
+	a, err := w.commit(ctx, Settlement{
+		Payment: p, Actor: payment.ByConfirm, NotSent: true,
+		Action: payment.Action{Do: payment.Settle, To: payment.Failed, Failure: c.Failure, Reason: "could not be sent"},
+	})
+	if e, ok := err.(*payment.Error); ok && c.Last.RetryAfter > 0 {
+		a.RetryAfter = c.Last.RetryAfter
+		e.RetryAfter = c.Last.RetryAfter
+	}
+	return a, err
+}
+
+// release gives the lease back and answers 202. If it cannot be written the lease runs out by itself.
+func (w *work) release(ctx context.Context, p payment.Payment, r Release, result payment.Result) (Answer, error) {
+	defer w.db()()
+	r.Payment, r.Actor, r.Told = p, payment.ByConfirm, true
+	if ending, err := w.store.Release(ctx, r); ending != payment.Applied {
+		w.log.WarnContext(ctx, "give the lease back", "order_id", p.OrderID, "ending", ending.String(), "error", err)
+		if ending == payment.NoRows {
+			return w.fromRow(ctx, p)
+		}
+	}
+	p.Leased = false
+	return pendingAnswer(p, result), nil
+}
+
+// fromRow answers from the row because somebody else moved it.
+func (w *work) fromRow(ctx context.Context, p payment.Payment) (Answer, error) {
+	q, found, err := w.store.Find(ctx, p.PaymentKey, "")
+	if err != nil || !found {
+		return pendingAnswer(p, payment.ResultPendingUnknown), nil
+	}
+	return answerRow(q)
+}
+
+// lookup is the one try of a live confirm.
+func (w *work) lookup(ctx context.Context) payment.Observation {
+	a := w.gateway.Lookup(ctx, w.order.PaymentKey, OneTry)
+	w.gatewayT += a.Took
+	return observe(a)
+}
+
+// observe reads a lookup's answer: what is no payment object and no 404 says nothing.
+func observe(a payment.Answer) payment.Observation {
+	switch a.Kind {
+	case payment.KindPayment:
+		return a.Observation
+	case payment.KindNotFound:
+		return payment.Observation{Sighting: payment.SeenNotFound, TraceID: a.Observation.TraceID}
+	default:
+		return payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: a.Observation.TraceID}
+	}
+}
+
+// sequence is one run of the pipeline for a payment that its holder has leased.
+type sequence struct {
+	*Service
+	payment  payment.Payment
+	actor    payment.Actor
+	leaseEnd time.Time
+	took     time.Duration
+	dbT      time.Duration
+	attempts int
+}
+
+// run sends and concludes by the worst that was heard; earlier says that a try before may have reached Toss.
+func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
+	p := q.payment
+	tries := q.gateway.Confirm(ctx, ConfirmCall{
+		Order: payment.Order{PaymentKey: p.PaymentKey, OrderID: p.OrderID, Amount: p.Amount, Currency: p.Currency},
+		Key:   payment.ConfirmKey(p.PaymentKey, p.Sends), NotAfter: q.leaseEnd, Next: q.next,
+		Background: q.actor != payment.ByConfirm,
+	})
+	for _, a := range tries {
+		q.took += a.Took
+		if a.Sent() {
+			q.attempts++
+		}
+	}
+	c := payment.Conclude(tries, earlier)
+	if c.Verdict == payment.VerdictLookup {
+		patience := Patient
+		if q.actor == payment.ByConfirm {
+			patience = OneTry
+		}
+		a := q.gateway.Lookup(ctx, p.PaymentKey, patience)
+		q.took += a.Took
+		c = c.AfterLookup(a)
+	}
+	return c
+}
+
+// next is the key rule between two tries (payment.KeyStepAfter). The next key is stored before it is sent.
+func (q *sequence) next(ctx context.Context, last payment.Answer) (string, bool, payment.Answer) {
+	switch payment.KeyStepAfter(last) {
+	case payment.KeepKey:
+		return payment.ConfirmKey(q.payment.PaymentKey, q.payment.Sends), true, payment.Answer{}
+	case payment.LookupOnly:
+		return "", false, payment.Answer{}
+	}
+	a := q.gateway.Lookup(ctx, q.payment.PaymentKey, OneTry)
+	if a.Kind == payment.KindPayment && a.Observation.Final() {
+		return "", false, a
+	}
+	q.took += a.Took
+	if !payment.OpenForNextKey(a) {
+		return "", false, payment.Answer{}
+	}
+	start := time.Now()
+	p, ending, err := q.store.BeginSend(ctx, BeginSend{
+		Payment: q.payment, NextKey: true, Lease: time.Until(q.leaseEnd), Actor: q.actor,
+	})
+	q.dbT += time.Since(start)
+	if ending != payment.Applied {
+		q.log.WarnContext(ctx, "store the next key", "order_id", q.payment.OrderID, "ending", ending.String(), "error", err)
+		return "", false, payment.Answer{}
+	}
+	q.payment = p
+	return payment.ConfirmKey(p.PaymentKey, p.Sends), true, payment.Answer{}
+}

@@ -1,0 +1,80 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+// Settings are the limits of the use cases (docs/config.md).
+type Settings struct {
+	// AnswerWithin bounds every caller's wait; CommitWithin the tries of one commit.
+	AnswerWithin, CommitWithin time.Duration
+	// Deadline is D, the hard end of detached work; Lease is longer than it.
+	Deadline, Lease time.Duration
+	// CancelTimeout is what one cancel at Toss may take.
+	CancelTimeout time.Duration
+	// KeepPending saves a payment that could not be sent instead of failing it (ON_UNAVAILABLE=pending).
+	KeepPending bool
+	// CancelOnCommitFailure gives an approval back that certainly could not be saved (ON_COMMIT_FAILURE=cancel).
+	CancelOnCommitFailure bool
+	// MemberCalls confirms per MemberPeriod and member; 0 switches the limit off.
+	MemberCalls  int
+	MemberPeriod time.Duration
+	Rules        payment.Rules
+}
+
+// Deps are the parts a Service works with; all are required.
+type Deps struct {
+	Store    Store
+	Gateway  Gateway
+	Logger   *slog.Logger
+	Settings Settings
+}
+
+// Service runs the use cases. It is safe for concurrent use.
+type Service struct {
+	store   Store
+	gateway Gateway
+	log     *slog.Logger
+	set     Settings
+	members *members
+	flights *flights
+	running sync.WaitGroup
+}
+
+// New checks the parts and returns a Service.
+func New(d Deps) (*Service, error) {
+	if d.Store == nil || d.Gateway == nil || d.Logger == nil {
+		return nil, errors.New("approval: store, gateway and logger are required")
+	}
+	if d.Settings.Lease <= d.Settings.Deadline || d.Settings.Deadline <= 0 {
+		return nil, errors.New("approval: the lease must be longer than the deadline of the work")
+	}
+	return &Service{
+		store: d.Store, gateway: d.Gateway, log: d.Logger, set: d.Settings,
+		members: newMembers(d.Settings.MemberCalls, d.Settings.MemberPeriod),
+		flights: newFlights(),
+	}, nil
+}
+
+// WithStore returns a Service that shares everything but works through another store: recovery's own pool.
+func (s *Service) WithStore(store Store) *Service {
+	return &Service{store: store, gateway: s.gateway, log: s.log, set: s.set, members: s.members, flights: s.flights}
+}
+
+// Drain waits until every detached confirm has ended, or ctx has.
+func (s *Service) Drain(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { s.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
