@@ -55,9 +55,10 @@ func (s *Simulator) AddPayment(n NewPayment) (Entry, error) {
 	if err := s.checkNew(n); err != nil {
 		return Entry{}, err
 	}
-	st, now := s.state.Load(), s.now()
+	st := s.state.Load()
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	now := s.now()
 	if st.payments[n.PaymentKey] != nil {
 		return Entry{}, fmt.Errorf("paymentKey: %q exists already; move it with POST /control/status", n.PaymentKey)
 	}

@@ -9,9 +9,9 @@ import (
 
 // read runs a GET: unlike the work of a POST it ends with its client.
 func (s *Simulator) read(c *call, find func(now int64) reply) {
-	c.start()
 	_, _ = c.body()
 	e := s.effect(c)
+	c.start()
 	if e.wait > 0 {
 		t := time.NewTimer(e.wait)
 		defer t.Stop()

@@ -125,7 +125,7 @@ func (st *state) add(p *payment) {
 	st.all = append(st.all, p)
 }
 
-// adopt brings a payment with a test_ key into the world at its first confirm.
+// adopt brings a payment with a test_ key into the world at its first confirm; nil for other keys and impossible amounts.
 func (st *state) adopt(w *confirmWork, now int64) *payment {
 	kind, ok := strings.CutPrefix(w.paymentKey, "test_")
 	if !ok {

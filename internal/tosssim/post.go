@@ -45,7 +45,7 @@ type job struct {
 func (s *Simulator) post(c *call, w work) {
 	e := s.effect(c)
 	if r := e.rule; r != nil && !r.work && !r.cached && r.Late == 0 {
-		if s.sleep(e.wait) {
+		if c.start(); s.sleep(e.wait) {
 			s.deliver(c, e, reply{})
 		} else {
 			c.reset()
@@ -56,8 +56,12 @@ func (s *Simulator) post(c *call, w work) {
 		cw.decline = e.rule.answer
 	}
 	j := s.begin(c, w, e.rule)
+	c.start()
 	if e.rule != nil && e.rule.Late > 0 {
-		time.AfterFunc(e.wait+time.Duration(e.rule.Late), j.end)
+		time.AfterFunc(e.wait+time.Duration(e.rule.Late), func() {
+			j.end()
+			j.st.journal.touch()
+		})
 		s.deliver(c, e, reply{})
 		return
 	}

@@ -89,7 +89,8 @@ func (s *Simulator) endpoint(op string, f func(*call)) http.HandlerFunc {
 	}
 }
 
-// start writes the call into the journal as running, once its keys are known.
+// start writes the call into the journal as running. It comes after the choice of faults and the claim of the payment,
+// so that who waits for a running call finds both done.
 func (c *call) start() {
 	if c.seq == 0 {
 		c.seq = c.st.journal.begin(c)

@@ -173,7 +173,7 @@ func (j *journal) begin(c *call) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	line := Call{
-		Seq: j.seq + 1, Op: c.op, PaymentKey: c.paymentKey, OrderID: c.orderID, IdempotencyKey: c.key, Started: now,
+		Seq: j.seq + 1, Op: c.op, PaymentKey: c.paymentKey, OrderID: c.orderID, IdempotencyKey: c.key, Started: now, Fault: c.fault,
 	}
 	if len(j.ring) < j.max {
 		j.ring = append(j.ring, line)
@@ -270,24 +270,33 @@ func (s *Simulator) Counters() Counters {
 	return j.counters()
 }
 
-// Await returns as soon as ok holds for the counters, so that a test need not sleep until a call has arrived.
+// Await returns as soon as ok holds, so that a test need not sleep until a call has arrived or late work is done. It
+// looks again whenever a call begins or ends and when late work is done.
 func (s *Simulator) Await(ctx context.Context, ok func(Counters) bool) error {
 	for {
-		j := s.state.Load().journal
-		j.mu.Lock()
-		if ok(j.counters()) {
-			j.mu.Unlock()
+		changed, counters := s.state.Load().journal.watch()
+		if ok(counters) {
 			return nil
 		}
-		if j.changed == nil {
-			j.changed = make(chan struct{})
-		}
-		changed := j.changed
-		j.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (j *journal) watch() (<-chan struct{}, Counters) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.changed == nil {
+		j.changed = make(chan struct{})
+	}
+	return j.changed, j.counters()
+}
+
+func (j *journal) touch() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.notify()
 }

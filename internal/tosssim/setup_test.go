@@ -142,3 +142,12 @@ func (b *bench) calls(op string, calls, running int64) {
 		b.t.Fatalf("await %d calls of %s: %v", calls, op, err)
 	}
 }
+
+func decodeList(t *testing.T, raw string) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(raw), &list); err != nil {
+		t.Fatalf("list: %v in %s", err, raw)
+	}
+	return list
+}
