@@ -91,8 +91,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 
 // endedBy drops errors that follow from Ctrl-C: it is how the program is meant to end.
 func endedBy(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }

@@ -21,8 +21,7 @@ import (
 
 func dataDir(t *testing.T) string {
 	t.Helper()
-	// t.TempDir is closed to the user who runs PostgreSQL for root.
-	dir, err := os.MkdirTemp("", "devstack-test-")
+	dir, err := os.MkdirTemp("", "devstack-test-") //nolint:usetesting // t.TempDir is closed to the user who runs PostgreSQL for root
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (aptSource) need() error {
 }
 
 func (aptSource) binaries(dir string) (Binaries, error) {
-	bin, err := firstMatch(filepath.Join(dir, "usr/lib/postgresql/*/bin"))
+	bin, err := firstMatch(filepath.Join(dir, "usr", "lib", "postgresql", "*", "bin"))
 	if err != nil {
 		return Binaries{}, err
 	}
@@ -156,11 +156,9 @@ func (f *finder) aptInstall(ctx context.Context) (Binaries, error) {
 	if err := (aptSource{}).need(); err != nil {
 		return Binaries{}, err
 	}
-	lock, err := waitLock(ctx, filepath.Join(f.Cache, "fetch.lock"), func() {
-		f.Progress("waiting for another process that fetches PostgreSQL")
-	})
+	lock, err := f.lockCache(ctx)
 	if err != nil {
-		return Binaries{}, fmt.Errorf("cache lock: %w", err)
+		return Binaries{}, err
 	}
 	defer lock.Close()
 	f.Progress("installing PostgreSQL: apt-get install postgresql")

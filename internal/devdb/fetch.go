@@ -26,6 +26,9 @@ type source interface {
 
 // cached takes what an earlier run has fetched, else fetches it; several processes at once fetch it once.
 func (f *finder) cached(ctx context.Context, s source) (Binaries, error) {
+	if err := f.openCache(); err != nil {
+		return Binaries{}, err
+	}
 	dir := filepath.Join(f.Cache, s.folder())
 	if bins, err := f.unpacked(ctx, s, dir); err == nil {
 		return bins, nil
@@ -33,11 +36,9 @@ func (f *finder) cached(ctx context.Context, s source) (Binaries, error) {
 	if err := s.need(); err != nil {
 		return Binaries{}, err
 	}
-	lock, err := waitLock(ctx, filepath.Join(f.Cache, "fetch.lock"), func() {
-		f.Progress("waiting for another process that fetches PostgreSQL")
-	})
+	lock, err := f.lockCache(ctx)
 	if err != nil {
-		return Binaries{}, fmt.Errorf("cache lock: %w", err)
+		return Binaries{}, err
 	}
 	defer lock.Close()
 	if bins, err := f.unpacked(ctx, s, dir); err == nil {
@@ -47,6 +48,28 @@ func (f *finder) cached(ctx context.Context, s source) (Binaries, error) {
 		return Binaries{}, err
 	}
 	return f.unpacked(ctx, s, dir)
+}
+
+// openCache is late: whoever has PostgreSQL installed needs no cache.
+func (f *finder) openCache() (err error) {
+	if f.Cache == "" {
+		f.Cache, err = CacheDir()
+	}
+	return err
+}
+
+// lockCache waits until no other process fetches.
+func (f *finder) lockCache(ctx context.Context) (*os.File, error) {
+	if err := f.openCache(); err != nil {
+		return nil, err
+	}
+	lock, err := waitLock(ctx, filepath.Join(f.Cache, "fetch.lock"), func() {
+		f.Progress("waiting for another process that fetches PostgreSQL")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cache lock: %w", err)
+	}
+	return lock, nil
 }
 
 // refill works in a folder beside the final one, so that a broken run leaves nothing that looks complete.

@@ -114,7 +114,7 @@ func endOrphan(ctx context.Context, data string) error {
 		if !serves(ctx, pid, data) {
 			break
 		}
-		syscall.Kill(pid, s)
+		_ = syscall.Kill(pid, s) // whether it helped shows below
 		for range 250 {
 			if !serves(ctx, pid, data) {
 				break
@@ -158,10 +158,13 @@ func sweep(base string) {
 			continue
 		}
 		servers, _ := filepath.Glob(filepath.Join(dir, "data-*"))
+		ended := true
 		for _, data := range servers {
-			endOrphan(context.Background(), data)
+			ended = endOrphan(context.Background(), data) == nil && ended
 		}
-		os.RemoveAll(dir)
+		if ended {
+			os.RemoveAll(dir)
+		}
 		lock.Close()
 	}
 }

@@ -72,12 +72,6 @@ func newFinder(o FindOptions) (*finder, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	var err error
-	if o.Cache == "" {
-		if o.Cache, err = CacheDir(); err != nil {
-			return nil, err
-		}
-	}
 	user, err := serverAccount()
 	return &finder{FindOptions: o, account: user}, err
 }

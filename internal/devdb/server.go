@@ -124,10 +124,8 @@ func (s *Server) launch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	if err := s.ready(ctx, proc); err != nil {
-		stopped, stop := context.WithCancel(context.Background())
-		stop()
-		proc.Stop(stopped, syscall.SIGQUIT)
-		return fmt.Errorf("%w; its log ends:\n%s", err, proc.Tail(8))
+		err = fmt.Errorf("%w; its log ends:\n%s", err, proc.Tail(8))
+		return errors.Join(err, proc.Stop(context.Background(), syscall.SIGQUIT))
 	}
 	s.proc = proc
 	return nil

@@ -37,10 +37,10 @@ func serverPid(s *Server) int {
 	return pid
 }
 
-// dataDir is a kept folder that the server's user can reach; t.TempDir is closed to others.
+// dataDir is a kept folder that the server's user can reach.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "paymentd-kept-")
+	dir, err := os.MkdirTemp("", "paymentd-kept-") //nolint:usetesting // t.TempDir is closed to the user who runs PostgreSQL for root
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,6 +113,9 @@ func (p *Process) Signal(s os.Signal) error {
 func (p *Process) Stop(ctx context.Context, signals ...os.Signal) error {
 	defer p.leash.release()
 	for _, s := range signals {
+		if p.ended() {
+			return nil
+		}
 		if err := p.Signal(s); err != nil {
 			return err
 		}
@@ -126,9 +129,21 @@ func (p *Process) Stop(ctx context.Context, signals ...os.Signal) error {
 		case <-timer.C:
 		}
 	}
-	syscall.Kill(-p.Pid(), syscall.SIGKILL)
+	if p.ended() {
+		return nil
+	}
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // fails only when nobody is left
 	<-p.done
 	return fmt.Errorf("stop %s: did not end in time and was killed", p.spec.Name)
+}
+
+func (p *Process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
 }
 
 const stopWithin = 20 * time.Second

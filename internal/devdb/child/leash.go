@@ -61,7 +61,7 @@ func (l *leash) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.in != nil {
-		io.WriteString(l.in, "gone\n")
+		_, _ = io.WriteString(l.in, "gone\n") // fails only when the shell has gone
 	}
 }
 
@@ -75,10 +75,10 @@ func (l *leash) release() {
 	if l.in == nil {
 		return
 	}
-	io.WriteString(l.in, "free\n")
+	_, _ = io.WriteString(l.in, "free\n")
 	l.in.Close()
 	l.in = nil
-	l.cmd.Wait()
+	_ = l.cmd.Wait()
 }
 
 // hasDeathSignal: only Linux can tie a child's life to its parent's.
