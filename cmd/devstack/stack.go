@@ -66,7 +66,7 @@ func (s *stack) up(ctx context.Context) error {
 		return err
 	}
 	if err := s.answers(ctx, s.paymentd, "paymentd", "http://"+s.private+"/readyz"); err != nil {
-		return err
+		return fmt.Errorf("%w\n(if data of an earlier version is in the way: --fresh drops it)", err)
 	}
 	s.say("paymentd on http://%s, private door http://%s", s.public, s.private)
 	return nil
@@ -82,6 +82,9 @@ func (s *stack) startPostgres(ctx context.Context) error {
 	}
 	var err error
 	if s.postgres, err = devdb.Start(ctx, options); err != nil {
+		if errors.Is(err, devdb.ErrInUse) {
+			return fmt.Errorf("%w: is another devstack up? --data gives this one a folder of its own", err)
+		}
 		return err
 	}
 	bins := s.postgres.Binaries()

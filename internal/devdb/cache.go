@@ -62,8 +62,8 @@ func makeCache(dir string) (string, error) {
 	return dir, nil
 }
 
-// errLocked says that another process holds a lock file; the text names its pid where known.
-var errLocked = errors.New("in use by another process")
+// ErrInUse says that another living process uses the folder; the text around it names its pid.
+var ErrInUse = errors.New("in use by another process")
 
 // tryLock takes the lock file without waiting. The lock ends with the process, however that dies.
 func tryLock(path string) (*os.File, error) {
@@ -76,7 +76,7 @@ func tryLock(path string) (*os.File, error) {
 		n, _ := f.Read(holder)
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w (pid %s)", errLocked, strings.TrimSpace(string(holder[:n])))
+			return nil, fmt.Errorf("%w (pid %s)", ErrInUse, strings.TrimSpace(string(holder[:n])))
 		}
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func tryLock(path string) (*os.File, error) {
 func waitLock(ctx context.Context, path string, waiting func()) (*os.File, error) {
 	for said := false; ; said = true {
 		f, err := tryLock(path)
-		if !errors.Is(err, errLocked) {
+		if !errors.Is(err, ErrInUse) {
 			return f, err
 		}
 		if !said {

@@ -137,7 +137,7 @@ func TestKeptFolder(t *testing.T) {
 	}
 	exec1(t, first.DSN("postgres"), "CREATE TABLE kept (n int)")
 
-	if _, err := Start(t.Context(), Options{DataDir: dir}); !errors.Is(err, errLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+	if _, err := Start(t.Context(), Options{DataDir: dir}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second start on the folder: %v", err)
 	}
 	if err := first.Stop(); err != nil {
