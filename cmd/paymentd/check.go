@@ -1,0 +1,147 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// leaseSlack is how much longer than its work a lease is.
+const leaseSlack = 2 * time.Second
+
+// defaultResend is how long an unanswered confirm may be sent again if nothing is set and the lease is short.
+const defaultResend = 2 * time.Minute
+
+// Deadline is D, the hard end of detached work: everything a confirm may wait for, one after the other.
+func (c Config) Deadline() time.Duration {
+	tries := time.Duration(c.RetryMax + 1)
+	retries := time.Duration(c.RetryMax)
+	d := tries*(c.RateWait+c.BulkheadWait+c.TossConfirmTimeout) +
+		retries*(c.RetryDelay+c.RetryDelay/2+c.TossLookupTimeout+c.DBAcquireTimeout) +
+		c.TossLookupTimeout + c.CommitWithin
+	if c.OnCommitFailure == "cancel" {
+		d += c.TossCancelTimeout
+	}
+	return d
+}
+
+// Lease is how long a holder keeps a payment to itself.
+func (c Config) Lease() time.Duration { return c.Deadline() + leaseSlack }
+
+// Resend is RESEND_WITHIN; its default makes room for one lease and two looks.
+func (c Config) Resend() time.Duration {
+	if c.ResendWithin != nil {
+		return *c.ResendWithin
+	}
+	return max(defaultResend, c.Lease()+2*c.RecoveryDueEvery)
+}
+
+// Shutdown is the longest ordered stop.
+func (c Config) Shutdown() time.Duration {
+	if c.ShutdownWithin != nil {
+		return *c.ShutdownWithin
+	}
+	return c.Deadline()
+}
+
+// problems collects mistakes.
+type problems []error
+
+func (p *problems) when(wrong bool, name, format string, args ...any) {
+	if wrong {
+		*p = append(*p, fmt.Errorf("%s%s: %s", prefix, name, fmt.Sprintf(format, args...)))
+	}
+}
+
+// check refuses what is out of range or contradicts itself.
+func (c Config) check() []error {
+	var p problems
+	c.checkValues(&p)
+	c.checkPipeline(&p)
+	c.checkTimes(&p)
+	c.checkNotices(&p)
+	return p
+}
+
+func (c Config) checkValues(p *problems) {
+	p.when(c.DatabaseURL == "", "DATABASE_URL", "must not be empty")
+	p.when(c.DBMaxConns < 1, "DB_MAX_CONNS", "must be at least 1")
+	p.when(c.DBBackgroundConns < 1, "DB_BACKGROUND_CONNS", "must be at least 1")
+	p.when(!oneOf(c.OnUnavailable, "reject", "pending"), "ON_UNAVAILABLE", "must be reject or pending")
+	p.when(!oneOf(c.OnCommitFailure, "hold", "cancel"), "ON_COMMIT_FAILURE", "must be hold or cancel")
+	p.when(!oneOf(c.LogLevel, "debug", "info", "warn", "error"), "LOG_LEVEL", "must be debug, info, warn or error")
+	p.when(!oneOf(c.LogFormat, "json", "text"), "LOG_FORMAT", "must be json or text")
+	p.when(c.RecoveryConcurrency < 1 || c.RecoveryConcurrency > 64, "RECOVERY_CONCURRENCY", "must be 1 to 64")
+	p.when(c.LookupRate.N < 1, "LOOKUP_RATE", "must not be 0: lookups are the way back for money")
+	p.when(c.CancelRate.N < 1, "CANCEL_RATE", "must not be 0: cancels are the way back for money")
+	u, err := url.Parse(c.TossURL)
+	p.when(err != nil || !oneOf(u.Scheme, "http", "https") || u.Host == "", "TOSS_URL", "must be an http or https URL")
+	key := string(c.TossSecretKey)
+	p.when(!strings.HasPrefix(key, "test_") && !c.Live(), "TOSS_SECRET_KEY", "must begin with test_ or live_")
+	p.when(strings.ContainsAny(key, ": \t\r\n"), "TOSS_SECRET_KEY", "must not contain a colon or white space")
+	p.when(c.Live() && strings.HasPrefix(c.TossURL, "http://"), "TOSS_URL", "must be https with a live key")
+}
+
+func (c Config) checkPipeline(p *problems) {
+	p.when(c.RetryMax < 0 || c.RetryMax > 10, "RETRY_MAX", "must be 0 to 10")
+	for _, on := range c.RetryOn {
+		p.when(!oneOf(on, "connect", "reset", "5xx"), "RETRY_ON", "may hold connect, reset and 5xx only")
+	}
+	p.when(!oneOf(c.RetryPlace, "inside", "outside"), "RETRY_PLACE", "must be inside or outside")
+	p.when(c.RateLimit.N > 0 && c.RateBurst < 1, "RATE_BURST", "must be at least 1 when RATE_LIMIT is set")
+	p.when(c.Bulkhead < 0, "BULKHEAD", "must not be negative")
+	p.when(c.BreakerWindow < 0, "BREAKER_WINDOW", "must not be negative")
+	if c.BreakerWindow == 0 {
+		return
+	}
+	p.when(c.BreakerMinCalls < 1, "BREAKER_MIN_CALLS", "must be at least 1")
+	p.when(c.BreakerMinCalls > c.BreakerWindow, "BREAKER_MIN_CALLS", "must not be above BREAKER_WINDOW (%d)", c.BreakerWindow)
+	p.when(!(c.BreakerFailureRate > 0 && c.BreakerFailureRate <= 1), "BREAKER_FAILURE_RATE", "must be above 0 and at most 1")
+	p.when(c.BreakerHalfOpenCalls < 1, "BREAKER_HALF_OPEN_CALLS", "must be at least 1")
+	p.when(c.BreakerOpenFor == 0, "BREAKER_OPEN_FOR", "must be above 0")
+}
+
+func (c Config) checkTimes(p *problems) {
+	for name, d := range map[string]time.Duration{
+		"DB_CONNECT_TIMEOUT": c.DBConnectTimeout, "DB_ACQUIRE_TIMEOUT": c.DBAcquireTimeout,
+		"DB_STATEMENT_TIMEOUT": c.DBStatementTimeout, "TOSS_CONNECT_TIMEOUT": c.TossConnectTimeout,
+		"TOSS_CONFIRM_TIMEOUT": c.TossConfirmTimeout, "TOSS_LOOKUP_TIMEOUT": c.TossLookupTimeout,
+		"TOSS_CANCEL_TIMEOUT": c.TossCancelTimeout, "TOSS_WINDOW": c.TossWindow, "ANSWER_WITHIN": c.AnswerWithin,
+		"COMMIT_WITHIN": c.CommitWithin, "RECOVERY_EVERY": c.RecoveryEvery, "RECOVERY_DUE_EVERY": c.RecoveryDueEvery,
+		"UNKNOWN_INCIDENT_AFTER": c.UnknownIncidentAfter, "VERIFY_AFTER": c.VerifyAfter,
+	} {
+		p.when(d <= 0, name, "must be above 0")
+	}
+	p.when(c.SendWithin >= c.TossWindow, "SEND_WITHIN", "must be below TOSS_WINDOW (%s)", c.TossWindow)
+	least := c.Lease() + 2*c.RecoveryDueEvery
+	p.when(c.ResendWithin != nil && *c.ResendWithin > 0 && *c.ResendWithin < least, "RESEND_WITHIN",
+		"must be 0 or at least the lease plus two looks (%s): a confirm could never be sent again", least)
+	p.when(c.ShutdownWithin != nil && *c.ShutdownWithin <= 0, "SHUTDOWN_WITHIN", "must be above 0")
+}
+
+func (c Config) checkNotices(p *problems) {
+	p.when(c.NotifyWorkers < 1 || c.NotifyWorkers > 4, "NOTIFY_WORKERS", "must be 1 to 4")
+	p.when(c.NotifyWebhookURL != "" && c.NotifyWebhookSecret == "", "NOTIFY_WEBHOOK_SECRET", "is needed with NOTIFY_WEBHOOK_URL")
+	p.when(c.NotifySMTPURL != "" || c.NotifyFrom != "", "NOTIFY_SMTP_URL", "mail is not in this version; receipts go to the log")
+}
+
+// Live reports whether real money moves.
+func (c Config) Live() bool { return strings.HasPrefix(string(c.TossSecretKey), "live_") }
+
+// warnings are settings that are allowed and probably not meant.
+func (c Config) warnings() []string {
+	const testPerSecond = 100.0 / 60
+	var out []string
+	if !c.Live() && strings.HasPrefix(c.TossURL, "https://api.tosspayments.com") &&
+		max(c.RateLimit.PerSecond(), c.LookupRate.PerSecond()) > testPerSecond {
+		out = append(out, "a test key at the real Toss allows 100 requests per minute and API; a rate here is above that")
+	}
+	if c.TossConnectTimeout > min(c.TossConfirmTimeout, c.TossLookupTimeout, c.TossCancelTimeout) {
+		out = append(out, "TOSS_CONNECT_TIMEOUT is cut to the shorter time-out of a call")
+	}
+	return out
+}
+
+func oneOf(s string, allowed ...string) bool { return slices.Contains(allowed, s) }

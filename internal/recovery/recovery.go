@@ -1,0 +1,154 @@
+// Package recovery settles what confirms left behind: a due loop for fresh doubts, a sweep for everything, and the
+// same work on an operator's word (sync). It reads state, never events, so nothing that a crash left is overlooked.
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Queue is what recovery needs of PostgreSQL. Several instances share it: a claim is a lease with a fence.
+type Queue interface {
+	// ClaimDue leases up to limit payments whose due_at has come.
+	ClaimDue(ctx context.Context, limit int, lease time.Duration) ([]payment.Payment, error)
+	// ClaimOne leases one payment in whatever state; NoRows means that somebody else works on it or that it is not there.
+	ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error)
+	// ListUnfinished pages through PENDING and AWAITING_DEPOSIT payments reserved longer ago than olderThan, by id.
+	ListUnfinished(ctx context.Context, olderThan time.Duration, limit int, after int64) ([]payment.Payment, error)
+	// ByOrder reads the payment that holds the order, else the last attempt.
+	ByOrder(ctx context.Context, orderID string) (payment.Payment, bool, error)
+	// SweepMissingNotices adds notices that a settle had to leave out and says how many.
+	SweepMissingNotices(ctx context.Context) (int, error)
+}
+
+// Resolver does what the decision table says for one claimed payment.
+type Resolver interface {
+	Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (approval.Resolution, error)
+	Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation)
+}
+
+// Options are the parts and the paces; all are required.
+type Options struct {
+	Queue       Queue
+	Resolver    Resolver
+	DueEvery    time.Duration
+	SweepEvery  time.Duration
+	Concurrency int
+	Lease       time.Duration
+	Logger      *slog.Logger
+	Registerer  prometheus.Registerer
+}
+
+// Recovery runs the loops. It is safe for concurrent use.
+type Recovery struct {
+	queue    Queue
+	resolver Resolver
+	opt      Options
+	log      *slog.Logger
+	metrics  *metrics
+}
+
+// New checks the options and returns a Recovery.
+func New(o Options) (*Recovery, error) {
+	switch {
+	case o.Queue == nil || o.Resolver == nil || o.Logger == nil || o.Registerer == nil:
+		return nil, errors.New("recovery: queue, resolver, logger and registerer are required")
+	case o.DueEvery <= 0 || o.SweepEvery <= 0 || o.Lease <= 0 || o.Concurrency < 1:
+		return nil, errors.New("recovery: paces, lease and concurrency must be above 0")
+	}
+	return &Recovery{queue: o.Queue, resolver: o.Resolver, opt: o, log: o.Logger, metrics: newMetrics(o.Registerer)}, nil
+}
+
+// Run works until ctx ends: every worker claims one due payment at a time, so that a payment that takes long
+// stalls nobody else. What it holds when ctx ends is finished or left to its lease.
+func (r *Recovery) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	for range r.opt.Concurrency {
+		loops.Go(func() { r.loop(ctx, r.opt.DueEvery, "due payments", func(ctx context.Context) error { _, err := r.runDue(ctx); return err }) })
+	}
+	loops.Go(func() { r.loop(ctx, r.opt.SweepEvery, "sweep", r.sweep) })
+	loops.Wait()
+	return nil
+}
+
+// loop runs at once and then at its jittered pace; an error is logged and the pace goes on.
+func (r *Recovery) loop(ctx context.Context, every time.Duration, name string, once func(context.Context) error) {
+	timer := time.NewTimer(time.Duration(rand.Int64N(int64(every)/10 + 1)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if err := once(ctx); err != nil && ctx.Err() == nil {
+			r.metrics.did(approval.DidError)
+			r.log.ErrorContext(ctx, "recovery", "loop", name, "error", err)
+		}
+		timer.Reset(every - every/20 + time.Duration(rand.Int64N(int64(every)/10+1)))
+	}
+}
+
+// runDue works off what is due, one claim at a time, and says how many it resolved.
+func (r *Recovery) runDue(ctx context.Context) (int, error) {
+	for n := 0; ; n++ {
+		if ctx.Err() != nil {
+			return n, nil
+		}
+		leaseEnd := time.Now().Add(r.opt.Lease)
+		claimed, err := r.queue.ClaimDue(ctx, 1, r.opt.Lease)
+		if err != nil {
+			return n, fmt.Errorf("claim due payments: %w", err)
+		}
+		if len(claimed) == 0 {
+			r.metrics.succeeded()
+			return n, nil
+		}
+		_, _ = r.resolve(ctx, claimed[0], payment.ByRecovery, leaseEnd)
+	}
+}
+
+// sweep is the 10-minute round: what is due, and the notices that are missing.
+func (r *Recovery) sweep(ctx context.Context) error {
+	added, err := r.queue.SweepMissingNotices(ctx)
+	if err != nil {
+		return fmt.Errorf("add missing notices: %w", err)
+	}
+	if added > 0 {
+		r.log.WarnContext(ctx, "added missing notices", "count", added)
+	}
+	_, err = r.runDue(ctx)
+	return err
+}
+
+// resolve settles one claimed payment, contains its panics and tells what happened. Work in hand outlives ctx, so
+// that a stop does not leave a lease behind; the lease bounds it.
+func (r *Recovery) resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (res approval.Resolution, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("resolve payment: panic: %v", v)
+			r.log.ErrorContext(ctx, "resolve payment panicked", "order_id", p.OrderID, "panic", v, "stack", string(debug.Stack()))
+			res.Did = approval.DidError
+		}
+		r.metrics.did(res.Did)
+	}()
+	res, err = r.resolver.Resolve(context.WithoutCancel(ctx), p, actor, leaseEnd)
+	level := slog.LevelInfo
+	if err != nil {
+		level = slog.LevelWarn
+	}
+	r.log.Log(ctx, level, "resolved", "order_id", p.OrderID, "actor", string(actor), "from", string(p.Status),
+		"to", string(res.After.Status), "did", string(res.Did), "reason", res.Action.Reason, "error", err)
+	return res, err
+}

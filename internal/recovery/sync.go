@@ -1,0 +1,176 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+)
+
+const (
+	// syncLimit is how many payments one sync handles if the request sets no limit.
+	syncLimit = 1000
+	syncPage  = 100
+)
+
+// Sync does recovery's work now, on an operator's word: for the named orders in whatever state, else for the
+// unfinished payments reserved longer ago than OlderThan. Payments that somebody works on are left alone and
+// reported as in_progress. With DryRun it only says what would happen.
+func (r *Recovery) Sync(ctx context.Context, q payment.SyncRequest) (payment.SyncReport, error) {
+	if q.Limit <= 0 {
+		q.Limit = syncLimit
+	}
+	run := &syncRun{Recovery: r, request: q, report: payment.SyncReport{Results: []payment.SyncResult{}}}
+	var err error
+	if len(q.OrderIDs) > 0 {
+		err = run.named(ctx)
+	} else {
+		err = run.unfinished(ctx)
+	}
+	return run.report, err
+}
+
+// syncRun is one sync: its workers add to the report.
+type syncRun struct {
+	*Recovery
+	request payment.SyncRequest
+	mu      sync.Mutex
+	report  payment.SyncReport
+}
+
+func (s *syncRun) named(ctx context.Context) error {
+	var page []payment.Payment
+	for _, id := range s.request.OrderIDs[:min(len(s.request.OrderIDs), s.request.Limit)] {
+		p, found, err := s.queue.ByOrder(ctx, id)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read order: %w", err)
+		case !found:
+			s.add(payment.SyncResult{OrderID: id, Reason: "not_found"}, approval.DidError)
+		default:
+			page = append(page, p)
+		}
+	}
+	s.each(ctx, page)
+	return nil
+}
+
+// unfinished pages by id, so that 10,000 leftovers are never in memory at once.
+func (s *syncRun) unfinished(ctx context.Context) error {
+	for after, left := int64(0), s.request.Limit; left > 0 && ctx.Err() == nil; {
+		page, err := s.queue.ListUnfinished(ctx, s.request.OlderThan, min(left, syncPage), after)
+		if err != nil {
+			return fmt.Errorf("list unfinished payments: %w", err)
+		}
+		if len(page) == 0 {
+			return nil
+		}
+		s.each(ctx, page)
+		after, left = page[len(page)-1].ID, left-len(page)
+	}
+	return nil
+}
+
+func (s *syncRun) each(ctx context.Context, page []payment.Payment) {
+	work := make(chan payment.Payment)
+	var workers sync.WaitGroup
+	for range s.opt.Concurrency {
+		workers.Go(func() {
+			for p := range work {
+				s.one(ctx, p)
+			}
+		})
+	}
+	defer workers.Wait()
+	defer close(work)
+	for _, p := range page {
+		select {
+		case work <- p:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *syncRun) one(ctx context.Context, p payment.Payment) {
+	if s.request.DryRun {
+		s.plan(ctx, p)
+		return
+	}
+	leaseEnd := time.Now().Add(s.opt.Lease)
+	held, ending, err := s.queue.ClaimOne(ctx, p.PaymentKey, s.opt.Lease)
+	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status}
+	switch {
+	case ending == payment.NoRows:
+		row.Reason = "in_progress"
+		s.add(row, approval.DidWait)
+		return
+	case ending != payment.Applied:
+		row.Reason = "database error"
+		s.log.WarnContext(ctx, "claim for sync", "order_id", p.OrderID, "error", err)
+		s.add(row, approval.DidError)
+		return
+	}
+	res, err := s.resolve(ctx, held, payment.BySync, leaseEnd)
+	row.Before, row.After, row.Reason = held.Status, held.Status, res.Action.Reason
+	if err == nil {
+		row.After = res.After.Status
+	} else {
+		row.Reason = "could not be finished; recovery goes on"
+	}
+	s.add(row, res.Did)
+}
+
+// plan is the dry run of one payment.
+func (s *syncRun) plan(ctx context.Context, p payment.Payment) {
+	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status, Reason: "in_progress"}
+	did := approval.DidWait
+	if !p.Leased {
+		a, _ := s.resolver.Plan(ctx, p)
+		row.Reason = string(a.Do) + ": " + a.Reason
+		switch {
+		case a.Do == payment.Settle:
+			row.After, did = a.To, didTo(a.To)
+		case a.Incident != "":
+			did = approval.DidIncident
+		}
+	}
+	s.add(row, did)
+}
+
+func didTo(to payment.Status) approval.Did {
+	switch to {
+	case payment.Paid:
+		return approval.DidPaid
+	case payment.Failed:
+		return approval.DidFailed
+	case payment.Canceled:
+		return approval.DidCanceled
+	default:
+		return approval.DidWait
+	}
+}
+
+func (s *syncRun) add(row payment.SyncResult, did approval.Did) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Results = append(s.report.Results, row)
+	s.report.Checked++
+	switch did {
+	case approval.DidPaid:
+		s.report.Paid++
+	case approval.DidFailed, approval.DidGiveBack:
+		s.report.Failed++
+	case approval.DidCanceled:
+		s.report.Canceled++
+	case approval.DidIncident:
+		s.report.Incidents++
+	case approval.DidError:
+		s.report.Errors++
+	default:
+		s.report.Waiting++
+	}
+}
