@@ -1,0 +1,247 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"paymentd/internal/payment"
+)
+
+const (
+	// maxBody is the largest request body, in bytes.
+	maxBody = 16 << 10
+	// maxErrors bounds how many problems one answer lists.
+	maxErrors = 20
+	// wholeBody is the field that a problem of the body as such is reported under.
+	wholeBody = "body"
+)
+
+// Object is a JSON object of a request. Its readers collect every problem for Err and never repeat a value.
+type Object struct {
+	members map[string]json.RawMessage
+	errors  []payment.FieldError
+	refused map[string]bool
+}
+
+// nameable are member names that an answer may repeat: a key or card number has digits or is longer.
+var nameable = regexp.MustCompile(`^[A-Za-z_]{1,32}$`)
+
+// ReadObject reads a request body as ParseObject does. Not JSON is unsupported_media_type, more than 16 KiB
+// too_large.
+func ReadObject(w http.ResponseWriter, r *http.Request, allowed ...string) (*Object, error) {
+	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || media != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) ||
+		r.Header.Get("Content-Encoding") != "" {
+		return nil, &payment.Error{Code: payment.CodeUnsupportedMediaType, Public: "Send application/json in UTF-8, not compressed."}
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return ParseObject(body, allowed...)
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	switch {
+	case len(body) > maxBody:
+		w.Header().Set("Connection", "close")
+		return nil, &payment.Error{Code: payment.CodeTooLarge, Public: "The body has more than 16 KiB."}
+	case err != nil:
+		w.Header().Set("Connection", "close")
+		bad := invalidBody("did not arrive whole and in time")
+		bad.Err = err
+		return nil, bad
+	}
+	// The deadline was for the body; left standing it would end the wait for the answer.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return body, nil
+}
+
+// ParseObject reads exactly one JSON object with the allowed members. What is wrong with its shape is an error at
+// once; unknown and repeated members wait for Err. Comparison of names is exact.
+func ParseObject(body []byte, allowed ...string) (*Object, error) {
+	if !utf8.Valid(body) {
+		return nil, invalidBody("is not valid UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	var whole json.RawMessage
+	if err := dec.Decode(&whole); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, invalidBody("is empty")
+		}
+		return nil, invalidBody("is not valid JSON")
+	}
+	if len(bytes.Trim(body[dec.InputOffset():], " \t\r\n")) > 0 {
+		return nil, invalidBody("has data after its JSON value")
+	}
+	if whole[0] != '{' {
+		return nil, invalidBody("must be a JSON object")
+	}
+	o := &Object{members: map[string]json.RawMessage{}, refused: map[string]bool{}}
+	if err := o.fill(whole, allowed); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *Object) fill(whole []byte, allowed []string) error {
+	dec := json.NewDecoder(bytes.NewReader(whole))
+	if _, err := dec.Token(); err != nil {
+		return invalidBody("is not valid JSON")
+	}
+	for dec.More() {
+		token, err := dec.Token()
+		name, ok := token.(string)
+		var value json.RawMessage
+		if err != nil || !ok || dec.Decode(&value) != nil {
+			return invalidBody("is not valid JSON")
+		}
+		switch _, again := o.members[name]; {
+		case !slices.Contains(allowed, name) && nameable.MatchString(name):
+			o.Refuse(name, "is not known")
+		case !slices.Contains(allowed, name):
+			o.Refuse(wholeBody, "has a member that is not known")
+		case again:
+			o.Refuse(name, "appears more than once")
+		default:
+			o.members[name] = value
+		}
+	}
+	return nil
+}
+
+// Refuse records why a field is not accepted; the first reason of a field stands.
+func (o *Object) Refuse(field, reason string) {
+	if o.refused[field] {
+		return
+	}
+	o.refused[field] = true
+	o.errors = append(o.errors, payment.FieldError{Field: field, Reason: reason})
+}
+
+// Has reports whether the member is there and not null.
+func (o *Object) Has(name string) bool {
+	value, ok := o.members[name]
+	return ok && string(value) != "null"
+}
+
+// Require refuses a member that is missing or null.
+func (o *Object) Require(names ...string) {
+	for _, name := range names {
+		if value, ok := o.members[name]; !ok {
+			o.Refuse(name, "is required")
+		} else if string(value) == "null" {
+			o.Refuse(name, "must not be null")
+		}
+	}
+}
+
+// Text reads a string; ok is false if it is missing, null or refused.
+func (o *Object) Text(name string) (text string, ok bool) {
+	if !o.Has(name) || o.refused[name] {
+		return "", false
+	}
+	text, why := plainText(o.members[name])
+	if why != "" {
+		o.Refuse(name, why)
+		return "", false
+	}
+	return text, true
+}
+
+// Texts reads an array of at most limit strings.
+func (o *Object) Texts(name string, limit int) (texts []string, ok bool) {
+	if !o.Has(name) || o.refused[name] {
+		return nil, false
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(o.members[name], &items) != nil {
+		o.Refuse(name, "must be an array of strings")
+		return nil, false
+	}
+	if len(items) > limit {
+		o.Refuse(name, "has too many items")
+		return nil, false
+	}
+	for _, item := range items {
+		text, why := plainText(item)
+		if why != "" {
+			o.Refuse(name, "every item "+why)
+			return nil, false
+		}
+		texts = append(texts, text)
+	}
+	return texts, true
+}
+
+// Number reads a number as the text it was sent as, so that amounts stay exact.
+func (o *Object) Number(name string) (text string, ok bool) {
+	if !o.Has(name) || o.refused[name] {
+		return "", false
+	}
+	value := o.members[name]
+	if c := value[0]; c != '-' && (c < '0' || c > '9') {
+		o.Refuse(name, "must be a number")
+		return "", false
+	}
+	return string(value), true
+}
+
+// Flag reads true or false; missing and null are false.
+func (o *Object) Flag(name string) bool {
+	if !o.Has(name) || o.refused[name] {
+		return false
+	}
+	value := string(o.members[name])
+	if value != "true" && value != "false" {
+		o.Refuse(name, "must be true or false")
+	}
+	return value == "true"
+}
+
+// Err is nil, or the invalid_request that names every refused field.
+func (o *Object) Err() error {
+	if len(o.errors) == 0 {
+		return nil
+	}
+	return Invalid(o.errors[:min(len(o.errors), maxErrors)]...)
+}
+
+// Invalid is the error that refuses a request for the given fields.
+func Invalid(fields ...payment.FieldError) *payment.Error {
+	return &payment.Error{
+		Code: payment.CodeInvalidRequest, Public: "Nothing was saved or sent; errors says what to repair.", Fields: fields,
+	}
+}
+
+func invalidBody(reason string) *payment.Error {
+	return Invalid(payment.FieldError{Field: wholeBody, Reason: reason})
+}
+
+func plainText(value json.RawMessage) (text, why string) {
+	if value[0] != '"' || json.Unmarshal(value, &text) != nil {
+		return "", "must be a string"
+	}
+	for _, r := range text {
+		switch {
+		case unicode.IsControl(r):
+			return "", "must not contain control characters"
+		case r == utf8.RuneError:
+			// encoding/json puts it in place of half a surrogate pair.
+			return "", "must be valid Unicode text"
+		}
+	}
+	return text, ""
+}
