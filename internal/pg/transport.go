@@ -1,0 +1,172 @@
+package pg
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+const (
+	// maxBody bounds what is read of an answer; a Payment has a few KiB.
+	maxBody = 1 << 20
+	// idleFor is shorter than the idle time-outs of usual proxies, so that few connections are found dead.
+	idleFor = 30 * time.Second
+	// unboundedIdle is how many connections stay open without a bulkhead.
+	unboundedIdle = 4096
+)
+
+var errTooLarge = errors.New("answer larger than 1 MiB")
+
+// newTransport speaks HTTP/1.1 alone: with HTTP/2 one broken connection would break every payment on it, and
+// the library re-sends streams by rules of its own.
+func newTransport(o Options) *http.Transport {
+	dialer := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second}
+	idle := unboundedIdle
+	if o.Bulkhead.Max > 0 {
+		idle = o.Bulkhead.Max + 64 // lookups and cancels use the same host
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    o.ConnectTimeout,
+		Protocols:              protocols,
+		MaxIdleConnsPerHost:    idle,
+		IdleConnTimeout:        idleFor,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+	}
+}
+
+// request is one try.
+type request struct {
+	op      string
+	method  string
+	path    string // escaped, below the base URL
+	key     string // Idempotency-Key, if any
+	body    []byte // nil for GET
+	timeout time.Duration
+	want    expectation
+	orderID string // for the log
+}
+
+// exchange sends one request and reads the answer to its end before the try's context is cancelled. It goes to
+// the transport directly: an http.Client would follow redirects and repeat the URL in its errors.
+func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer) {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	var seen trail
+	req, err := c.newRequest(httptrace.WithClientTrace(ctx, seen.trace()), q)
+	if err != nil {
+		return reply{}, payment.Answer{Kind: payment.KindNotConnected, Err: errors.New("request could not be made")}
+	}
+	res, err := c.transport.RoundTrip(req)
+	if err != nil {
+		return reply{}, payment.Answer{Kind: seen.kind(err), Err: err}
+	}
+	defer res.Body.Close()
+	r := reply{
+		status: res.StatusCode, traceID: res.Header.Get("X-TossPayments-Trace-Id"), retryAfter: res.Header.Get("Retry-After"),
+	}
+	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxBody+1))
+	failed := payment.Answer{HTTPStatus: r.status, Err: err, Observation: payment.Observation{TraceID: r.traceID}}
+	switch {
+	case err != nil && isTimeout(err):
+		failed.Kind = payment.KindTimeout
+	case err != nil:
+		failed.Kind = payment.KindReset
+	case len(r.body) > maxBody:
+		failed.Kind, failed.Err = payment.KindFault, errTooLarge
+	}
+	return r, failed
+}
+
+// newRequest makes a request that net/http cannot send twice: it would, by itself, on every reused connection
+// that dies, when a POST has an Idempotency-Key and a body that GetBody can bring back.
+func (c *Client) newRequest(ctx context.Context, q request) (*http.Request, error) {
+	u := *c.base
+	u.RawPath = c.base.EscapedPath() + q.path
+	path, err := url.PathUnescape(u.RawPath)
+	if err != nil {
+		return nil, err
+	}
+	u.Path = path
+	req := (&http.Request{
+		Method: q.method, URL: &u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{
+			"Authorization": {c.authorization},
+			"Accept":        {"application/json"},
+			"User-Agent":    {"paymentd"},
+		},
+	}).WithContext(ctx)
+	if q.body != nil {
+		req.Body, req.ContentLength, req.GetBody = io.NopCloser(bytes.NewReader(q.body)), int64(len(q.body)), nil
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if q.key != "" {
+		req.Header.Set("Idempotency-Key", q.key)
+	}
+	return req, nil
+}
+
+// trail is how far a request came.
+type trail struct{ asked, connected atomic.Bool }
+
+func (t *trail) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GetConn: func(string) { t.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { t.connected.Store(true) },
+	}
+}
+
+// kind tells "certainly never left" from "may have been written". The first is asked before Timeout(), because
+// a dial that times out says both.
+func (t *trail) kind(err error) payment.Kind {
+	switch {
+	case t.asked.Load() && !t.connected.Load(), !t.connected.Load() && isConnecting(err):
+		return payment.KindNotConnected
+	case isTimeout(err):
+		return payment.KindTimeout
+	default:
+		return payment.KindReset
+	}
+}
+
+// isConnecting knows the errors of getting a connection.
+func isConnecting(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
+		return true
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[tls.RecordHeaderError](err)
+	return ok
+}
+
+func isTimeout(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return true
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}

@@ -1,0 +1,116 @@
+package pg
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+)
+
+// forever is the wait of work that nobody waits for: its context ends it.
+const forever = time.Duration(1<<63 - 1)
+
+// Lookup reads a payment by its key. A payment in the answer has that key; nothing else of it is compared. With
+// OneTry a lookup without a token is refused by the limiter at once.
+func (c *Client) Lookup(ctx context.Context, paymentKey string, tries approval.Tries) payment.Answer {
+	q := request{
+		op: opLookup, method: http.MethodGet, path: paymentPath(paymentKey),
+		timeout: c.options.LookupTimeout, want: expectation{paymentKey: paymentKey},
+	}
+	return c.patiently(ctx, q, tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
+		payment.KindFault, payment.KindThrottled)
+}
+
+// Cancel sends one cancel, again only while nothing was heard under its key. The answer is the worst for money,
+// not the last: what follows a try that may have arrived proves nothing about it.
+func (c *Client) Cancel(ctx context.Context, call approval.CancelCall) payment.Answer {
+	q := request{
+		op: opCancel, method: http.MethodPost, path: paymentPath(call.PaymentKey) + "/cancel", key: call.Key, body: cancelBody(call),
+		timeout: c.options.CancelTimeout, want: expectation{paymentKey: call.PaymentKey},
+	}
+	return c.patiently(ctx, q, call.Tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout, payment.KindKeyBusy)
+}
+
+// patiently is the way of lookups and cancels: a budget of their own, no breaker, and with Patient three tries
+// with 1 s and 2 s between them while the answer is one of again.
+func (c *Client) patiently(ctx context.Context, q request, tries approval.Tries, again ...payment.Kind) payment.Answer {
+	budget, wait, pauses := c.lookups, time.Duration(0), []time.Duration{}
+	if q.op == opCancel {
+		budget = c.cancels
+	}
+	if tries == approval.Patient {
+		wait, pauses = forever, []time.Duration{time.Second, 2 * time.Second}
+	}
+	var worst payment.Answer
+	for i := 0; ; i++ {
+		a := c.within(ctx, budget, wait, q)
+		worst = worseOf(q.op, worst, a)
+		if i >= len(pauses) || !slices.Contains(again, a.Kind) || !pause(ctx, pauses[i]) {
+			return worst
+		}
+	}
+}
+
+// within sends one try if the budget allows it.
+func (c *Client) within(ctx context.Context, budget *limiter, wait time.Duration, q request) payment.Answer {
+	if refused := budget.take(ctx, wait); refused != nil {
+		return refused.answer
+	}
+	if err := ctx.Err(); err != nil {
+		return refuse(payment.RefusedByLease, 0, err).answer
+	}
+	return c.try(ctx, q)
+}
+
+// worseOf keeps an unheard cancel: a refusal to its repetition may be the echo of its success. Of lookups the
+// last one counts.
+func worseOf(op string, before, a payment.Answer) payment.Answer {
+	unheard := op == opCancel && (before.Kind == payment.KindReset || before.Kind == payment.KindTimeout ||
+		before.Kind == payment.KindPanic || before.Kind == payment.KindKeyBusy)
+	if !unheard {
+		return a
+	}
+	switch a.Kind {
+	case payment.KindPayment, payment.KindFault, payment.KindAmbiguous:
+		return a
+	case payment.KindDeclined, payment.KindRejected:
+		a.Kind = payment.KindAmbiguous
+		return a
+	default:
+		return before
+	}
+}
+
+// pause waits; false if ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func paymentPath(paymentKey string) string { return "v1/payments/" + url.PathEscape(paymentKey) }
+
+// cancelBody is the JSON of a cancel. refundableAmount makes Toss refuse when its balance is not the one that
+// we read; Toss wants the currency only where it is not won.
+func cancelBody(call approval.CancelCall) []byte {
+	fields := map[string]any{
+		"cancelReason": call.Reason, "refundableAmount": json.Number(call.Balance.Text(call.Currency)),
+	}
+	if !call.Full {
+		fields["cancelAmount"] = json.Number(call.Amount.Text(call.Currency))
+	}
+	if call.Currency != payment.KRW {
+		fields["currency"] = call.Currency
+	}
+	return encode(fields)
+}
