@@ -1,0 +1,203 @@
+// Package notify delivers the notices of the outbox: payment.* to the checkout's webhook, receipts to the buyer,
+// and to the log what has no sink. Every notice is delivered at least once; its id tells a repetition.
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"paymentd/internal/payment"
+)
+
+// MaxWorkers bounds the notices in hand at one time, and with them the database connections of the pool.
+const MaxWorkers = 4
+
+const (
+	pollEvery    = 500 * time.Millisecond
+	pollAtMost   = 30 * time.Second
+	claimWithin  = 5 * time.Second
+	finishWithin = 5 * time.Second
+	margin       = 5 * time.Second
+)
+
+// Queue is the outbox.
+type Queue interface {
+	// ClaimNotices leases at most limit due notices to the caller, oldest first.
+	ClaimNotices(ctx context.Context, limit int, lease time.Duration) ([]payment.Notice, error)
+	// FinishNotice writes the result of one try, if the fence of the notice still matches.
+	FinishNotice(ctx context.Context, n payment.Notice, r payment.NoticeResult) error
+}
+
+// Sender delivers one notice. It must return soon after ctx ends, and its error must hold neither secrets nor
+// personal data: it is stored with the notice and logged.
+type Sender interface {
+	Send(ctx context.Context, n payment.Notice) error
+}
+
+// Options is what a Pool needs. Zero durations mean the default.
+type Options struct {
+	Queue Queue
+	// Workers is how many notices may be in hand at one time, 1 to MaxWorkers.
+	Workers    int
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Webhook takes the payment.* notices; nil sends them to the log.
+	Webhook Sender
+	// Mail takes the receipts; nil sends them to the log.
+	Mail Sender
+	// SendTimeout ends one try; 10 s by default.
+	SendTimeout time.Duration
+}
+
+// Pool hands due notices to their senders.
+type Pool struct {
+	queue       Queue
+	workers     int
+	log         *slog.Logger
+	metrics     *metrics
+	sinks       map[payment.NoticeKind]*sink
+	sendTimeout time.Duration
+
+	// hands holds one token per notice in hand.
+	hands  chan struct{}
+	inHand sync.WaitGroup
+}
+
+// New checks the options, all mistakes at once, and registers the metrics.
+func New(o Options) (*Pool, error) {
+	var wrong []error
+	if o.Queue == nil || o.Log == nil || o.Registerer == nil {
+		wrong = append(wrong, errors.New("queue, log and registerer are required"))
+	}
+	if o.Workers < 1 || o.Workers > MaxWorkers {
+		wrong = append(wrong, fmt.Errorf("workers must be 1 to %d, not %d", MaxWorkers, o.Workers))
+	}
+	if o.SendTimeout < 0 {
+		wrong = append(wrong, errors.New("send time-out must not be negative"))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fmt.Errorf("notice pool: %w", err)
+	}
+	if o.SendTimeout == 0 {
+		o.SendTimeout = sendWithin
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("notice pool: %w", err)
+	}
+	return &Pool{
+		queue: o.Queue, workers: o.Workers, log: o.Log, metrics: m,
+		sinks: sinksOf(o), sendTimeout: o.SendTimeout,
+		hands: make(chan struct{}, o.Workers),
+	}, nil
+}
+
+// Run delivers notices until ctx ends, then finishes what is in hand and returns nil. It returns an error only
+// if a sender does not let go in time; what it held is sent again when its lease is over.
+func (p *Pool) Run(ctx context.Context) error {
+	failures := 0
+	for ctx.Err() == nil {
+		claimed, err := p.runOnce(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			failures++
+			p.log.Warn("notices not claimed", "error", err.Error())
+		case err == nil:
+			failures = 0
+		}
+		if claimed == 0 {
+			pause(ctx, spread(pollDelay(failures)))
+		}
+	}
+	return p.drain()
+}
+
+// runOnce takes one batch in hand, as large as there are free workers, and returns its size. It does not wait
+// for the sends, so that a slow receiver does not hold up the next batch; it waits for one free worker.
+func (p *Pool) runOnce(ctx context.Context) (int, error) {
+	free, err := p.freeHands(ctx)
+	if err != nil {
+		return 0, err
+	}
+	batch, err := p.claim(ctx, free)
+	for range free - len(batch) {
+		<-p.hands
+	}
+	for _, n := range batch {
+		p.inHand.Go(func() {
+			defer func() { <-p.hands }()
+			p.deliver(ctx, n)
+		})
+	}
+	return len(batch), err
+}
+
+// freeHands takes every free worker, and waits for the first.
+func (p *Pool) freeHands(ctx context.Context) (int, error) {
+	select {
+	case p.hands <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for free := 1; ; free++ {
+		select {
+		case p.hands <- struct{}{}:
+		default:
+			return free, nil
+		}
+	}
+}
+
+// claim ignores the end of ctx: a claim whose answer is lost would lie still for a whole lease.
+func (p *Pool) claim(ctx context.Context, limit int) ([]payment.Notice, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWithin)
+	defer cancel()
+	var batch []payment.Notice
+	err := contain(func() (err error) {
+		batch, err = p.queue.ClaimNotices(ctx, limit, p.lease())
+		return err
+	})
+	if err == nil && len(batch) > limit {
+		err = fmt.Errorf("%d instead of %d", len(batch), limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim notices: %w", err)
+	}
+	return batch, nil
+}
+
+// lease outlasts whatever a worker may do with a notice.
+func (p *Pool) lease() time.Duration { return patience + p.sendTimeout + finishWithin + margin }
+
+// drain waits for what is in hand, as long as its leases last.
+func (p *Pool) drain() error {
+	done := make(chan struct{})
+	go func() {
+		p.inHand.Wait()
+		close(done)
+	}()
+	late := time.NewTimer(p.lease())
+	defer late.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-late.C:
+		return fmt.Errorf("notice pool: %d notices still in hand", len(p.hands))
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
