@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/httpapi"
+	"paymentd/internal/notify"
+	"paymentd/internal/operator"
+	"paymentd/internal/payment"
+	"paymentd/internal/pg"
+	"paymentd/internal/recovery"
+	"paymentd/internal/web"
+	"paymentd/migrations"
+)
+
+// build makes every part from the settings.
+func (p *program) build() error {
+	c := p.config
+	var err error
+	if p.gateway, err = pg.New(p.gatewayOptions()); err != nil {
+		return err
+	}
+	if p.confirm, err = approval.New(approval.Deps{
+		Store: p.store, Gateway: p.gateway, Logger: p.log, Settings: c.approval(),
+	}); err != nil {
+		return err
+	}
+	background := p.store.Background()
+	if p.recovery, err = recovery.New(recovery.Options{
+		Queue: background, Resolver: p.confirm.WithStore(background), Lease: c.Lease(),
+		DueEvery: c.RecoveryDueEvery, SweepEvery: c.RecoveryEvery, Concurrency: c.RecoveryConcurrency,
+		Logger: p.log, Registerer: p.registry,
+	}); err != nil {
+		return err
+	}
+	var webhook notify.Sender
+	if c.NotifyWebhookURL != "" {
+		if webhook, err = notify.NewWebhook(notify.WebhookOptions{
+			URL: c.NotifyWebhookURL, Secret: string(c.NotifyWebhookSecret), AllowPrivate: c.NotifyAllowPrivate,
+		}); err != nil {
+			return err
+		}
+	}
+	p.notices, err = notify.New(notify.Options{
+		Queue: background, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: webhook,
+	})
+	return err
+}
+
+func (c Config) approval() approval.Settings {
+	return approval.Settings{
+		AnswerWithin: c.AnswerWithin, CommitWithin: c.CommitWithin, Deadline: c.Deadline(), Lease: c.Lease(),
+		CancelTimeout: c.TossCancelTimeout, KeepPending: c.OnUnavailable == "pending",
+		CancelOnCommitFailure: c.OnCommitFailure == "cancel",
+		MemberCalls:           c.MemberLimit.N, MemberPeriod: c.MemberLimit.Per,
+		Rules: payment.Rules{
+			SendWithin: c.SendWithin, ResendWithin: c.Resend(), Window: c.TossWindow, Margin: c.TossWindowMargin,
+			UnknownIncidentAfter: c.UnknownIncidentAfter, VerifyAfter: c.VerifyAfter,
+		},
+	}
+}
+
+func (p *program) gatewayOptions() pg.Options {
+	c := p.config
+	causes := make([]pg.Cause, 0, len(c.RetryOn))
+	for _, on := range c.RetryOn {
+		causes = append(causes, pg.Cause(on))
+	}
+	return pg.Options{
+		BaseURL: c.TossURL, SecretKey: string(c.TossSecretKey), ConnectTimeout: c.TossConnectTimeout,
+		ConfirmTimeout: c.TossConfirmTimeout, LookupTimeout: c.TossLookupTimeout, CancelTimeout: c.TossCancelTimeout,
+		Retry:    pg.Retry{Max: c.RetryMax, Delay: c.RetryDelay, On: causes, Place: pg.Place(c.RetryPlace)},
+		Rate:     pg.Rate{PerSecond: c.RateLimit.PerSecond(), Burst: c.RateBurst, Wait: c.RateWait},
+		Bulkhead: pg.Bulkhead{Max: c.Bulkhead, Wait: c.BulkheadWait},
+		Breaker: pg.Breaker{
+			Window: c.BreakerWindow, MinCalls: c.BreakerMinCalls, FailureRate: c.BreakerFailureRate,
+			OpenFor: c.BreakerOpenFor, HalfOpenCalls: c.BreakerHalfOpenCalls,
+		},
+		LookupRate: c.LookupRate.PerSecond(), CancelRate: c.CancelRate.PerSecond(),
+		Registerer: p.registry, Logger: p.log,
+	}
+}
+
+// doors makes the handlers of both listeners.
+func (p *program) doors() (public, private http.Handler, err error) {
+	shared := web.NewMetrics(p.registry)
+	public, err = httpapi.New(httpapi.Deps{
+		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Keys: p.keys, Log: p.log, HTTP: shared, Registry: p.registry,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	d := operator.Deps{
+		Checks:   []operator.Check{{Name: "database", Run: p.store.Ping}, {Name: "migrations", Run: p.migrated}},
+		Draining: p.draining.Load, Gatherer: p.registry, Keys: p.keys, Log: p.log, HTTP: shared,
+	}
+	if p.config.BreakerWindow > 0 {
+		d.Breaker = p.gateway.Breaker()
+	}
+	private, err = operator.New(d)
+	return public, private, err
+}
+
+func (p *program) migrated(ctx context.Context) error {
+	n, err := migrations.Pending(ctx, string(p.config.DatabaseURL))
+	if err == nil && n > 0 {
+		err = errors.New("migrations are missing")
+	}
+	return err
+}
