@@ -34,9 +34,10 @@ type Queue interface {
 	FinishNotice(ctx context.Context, n payment.Notice, r payment.NoticeResult) error
 }
 
-// Sender delivers one notice. It must return soon after ctx ends, and its error must hold neither secrets nor
-// personal data: it is stored with the notice and logged.
+// Sender is the way to one receiver.
 type Sender interface {
+	// Send delivers one notice, or says why not. It returns soon after ctx ends, and its error holds neither
+	// secrets nor personal data: it is stored with the notice and logged.
 	Send(ctx context.Context, n payment.Notice) error
 }
 
@@ -77,6 +78,9 @@ func New(o Options) (*Pool, error) {
 	}
 	if o.Workers < 1 || o.Workers > MaxWorkers {
 		wrong = append(wrong, fmt.Errorf("workers must be 1 to %d, not %d", MaxWorkers, o.Workers))
+	}
+	if w, ok := o.Webhook.(*Webhook); ok && w == nil {
+		wrong = append(wrong, errors.New("webhook is a nil *Webhook, leave the field empty instead"))
 	}
 	if o.SendTimeout < 0 {
 		wrong = append(wrong, errors.New("send time-out must not be negative"))

@@ -32,6 +32,12 @@ func TestNewRefuses(t *testing.T) {
 			options: Options{Queue: &outbox{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 5},
 		},
 		{
+			name: "typed nil", want: "notice pool: webhook is a nil *Webhook, leave the field empty instead",
+			options: Options{
+				Queue: &outbox{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1, Webhook: (*Webhook)(nil),
+			},
+		},
+		{
 			name: "negative time-out", want: "notice pool: send time-out must not be negative",
 			options: Options{
 				Queue: &outbox{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1, SendTimeout: -1,

@@ -22,6 +22,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // outbox is a Queue in memory with the promises of the real one: due order, lease, fence, attempts raised by
 // the claim. Its clock is time.Now, which a bubble makes virtual.
 type outbox struct {
+	// latency is the virtual time of one statement.
+	latency time.Duration
+
 	mu       sync.Mutex
 	rows     []*row
 	claims   []time.Time
@@ -53,6 +56,7 @@ func (q *outbox) add(kind payment.NoticeKind, p payment.Payment) *row {
 }
 
 func (q *outbox) ClaimNotices(_ context.Context, limit int, lease time.Duration) ([]payment.Notice, error) {
+	time.Sleep(q.latency)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -76,6 +80,7 @@ func (q *outbox) ClaimNotices(_ context.Context, limit int, lease time.Duration)
 }
 
 func (q *outbox) FinishNotice(_ context.Context, n payment.Notice, res payment.NoticeResult) error {
+	time.Sleep(q.latency)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range q.rows {

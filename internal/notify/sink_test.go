@@ -22,17 +22,18 @@ func TestDeadReceiverDelaysNobody(t *testing.T) {
 		webhook senderFunc
 		within  time.Duration
 	}{
-		{name: "four workers, hangs", workers: 4, webhook: hang, within: 2 * time.Second},
-		{name: "two workers, hangs", workers: 2, webhook: hang, within: 2 * time.Second},
-		{name: "one worker, hangs", workers: 1, webhook: hang, within: 13 * time.Second},
-		{name: "four workers, refuses", workers: 4, webhook: refuse, within: 2 * time.Second},
-		{name: "one worker, refuses", workers: 1, webhook: refuse, within: 2 * time.Second},
+		{name: "four workers, hangs", workers: 4, webhook: hang, within: 3 * time.Second},
+		{name: "two workers, hangs", workers: 2, webhook: hang, within: 3 * time.Second},
+		{name: "one worker, hangs", workers: 1, webhook: hang, within: 14 * time.Second},
+		{name: "four workers, refuses", workers: 4, webhook: refuse, within: 3 * time.Second},
+		{name: "one worker, refuses", workers: 1, webhook: refuse, within: 3 * time.Second},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, Options{Workers: test.workers, Webhook: test.webhook})
+				b.queue.latency = 2 * time.Millisecond
 				for i := range 500 {
 					b.queue.add(payment.NoticePaid, paid("order-"+strconv.Itoa(i)))
 				}

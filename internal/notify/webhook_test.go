@@ -321,7 +321,6 @@ func TestPoolOverSockets(t *testing.T) {
 		b.queue.add(payment.NoticePaid, paid("order-1"))
 	}
 	b.queue.add(payment.NoticeReceipt, paid("order-1"))
-	start := time.Now()
 	if n, err := b.pool.runOnce(t.Context()); n != 4 || err != nil {
 		t.Fatalf("%d claimed, error %v", n, err)
 	}
@@ -329,13 +328,16 @@ func TestPoolOverSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	receipt := b.queue.rows[3]
-	if receipt.state != payment.NoticeDelivered || receipt.doneAt.Sub(start) > 150*time.Millisecond {
-		t.Errorf("receipt %s after %v, behind a hanging receiver", receipt.state, receipt.doneAt.Sub(start))
+	if receipt.state != payment.NoticeDelivered {
+		t.Errorf("receipt %s", receipt.state)
 	}
 	for _, row := range b.queue.rows[:3] {
 		if row.state != payment.NoticeQueued || len(row.results) != 1 ||
 			row.results[0].Error != "webhook: context deadline exceeded" {
 			t.Errorf("webhook notice %s: %+v", row.state, row.results)
+		}
+		if !receipt.doneAt.Before(row.doneAt) {
+			t.Error("the receipt waited for the receiver that hangs")
 		}
 	}
 	if failed := b.count(toWebhook, "failed"); failed != 3 || b.queue.strays != 0 {
