@@ -195,6 +195,22 @@ func TestRunStops(t *testing.T) {
 			}
 		})
 	})
+	t.Run("loses no claim that is under way", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := setup(t, Options{})
+			b.queue.latency = 100 * time.Millisecond
+			r := b.queue.add(payment.NoticePaid, paid("order-1"))
+			b.run(t)
+			time.Sleep(50 * time.Millisecond) // virtual: in the middle of the claim
+			if err := b.stop(); err != nil {
+				t.Error(err)
+			}
+			if r.state != payment.NoticeDelivered {
+				t.Errorf("state %s: it would lie still for a whole lease", r.state)
+			}
+		})
+	})
 	t.Run("does not wait for ever", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

@@ -55,8 +55,11 @@ func (q *outbox) add(kind payment.NoticeKind, p payment.Payment) *row {
 	return r
 }
 
-func (q *outbox) ClaimNotices(_ context.Context, limit int, lease time.Duration) ([]payment.Notice, error) {
+func (q *outbox) ClaimNotices(ctx context.Context, limit int, lease time.Duration) ([]payment.Notice, error) {
 	time.Sleep(q.latency)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -79,8 +82,11 @@ func (q *outbox) ClaimNotices(_ context.Context, limit int, lease time.Duration)
 	return batch, nil
 }
 
-func (q *outbox) FinishNotice(_ context.Context, n payment.Notice, res payment.NoticeResult) error {
+func (q *outbox) FinishNotice(ctx context.Context, n payment.Notice, res payment.NoticeResult) error {
 	time.Sleep(q.latency)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range q.rows {

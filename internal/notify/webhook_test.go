@@ -263,7 +263,7 @@ func TestPublic(t *testing.T) {
 		{name: "172.16.0.1"}, {name: "192.168.1.1"}, {name: "169.254.169.254"}, {name: "100.64.0.1"},
 		{name: "192.0.0.1"}, {name: "198.19.0.1"}, {name: "224.0.0.1"}, {name: "250.1.1.1"}, {name: "255.255.255.255"},
 		{name: "::"}, {name: "::1"}, {name: "fe80::1"}, {name: "fec0::1"}, {name: "fd00::1"}, {name: "ff02::1"},
-		{name: "::ffff:127.0.0.1"}, {name: "::ffff:10.0.0.1"}, {name: "64:ff9b::7f00:1"}, {name: "2002:7f00:1::"},
+		{name: "::ffff:127.0.0.1"}, {name: "::ffff:10.0.0.1"}, {name: "::ffff:100.64.0.1"}, {name: "64:ff9b::7f00:1"}, {name: "2002:7f00:1::"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
