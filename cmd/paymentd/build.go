@@ -98,7 +98,7 @@ func (p *program) doors() (public, private http.Handler, err error) {
 		Draining: p.draining.Load, Gatherer: p.registry, Keys: p.keys, Log: p.log, HTTP: shared,
 	}
 	if p.config.BreakerWindow > 0 {
-		d.Breaker = p.gateway.Breaker()
+		d.Breaker = breakerSwitch{p.gateway.Breaker()}
 	}
 	private, err = operator.New(d)
 	return public, private, err
@@ -111,3 +111,9 @@ func (p *program) migrated(ctx context.Context) error {
 	}
 	return err
 }
+
+// breakerSwitch is the gateway's breaker as the private door wants it.
+type breakerSwitch struct{ pg.Switch }
+
+// State is the state's name.
+func (b breakerSwitch) State() string { return b.Switch.State().String() }

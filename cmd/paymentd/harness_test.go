@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"paymentd/internal/devdb"
+	"paymentd/internal/tosssim"
+	"paymentd/migrations"
+)
+
+const (
+	checkoutSecret = "checkout-secret-0123456789abcdef"
+	operatorSecret = "operator-secret-0123456789abcdef"
+	tossSecret     = "test_sk_e2e_0123456789"
+	hookSecret     = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+)
+
+func TestMain(m *testing.M) { os.Exit(devdb.Main(m)) }
+
+// migrated is how devdb brings a database to our schema.
+func migrated() devdb.Migration { return devdb.Migration{Hash: migrations.Hash(), Up: migrations.Up} }
+
+// world is a real PostgreSQL, a simulator over sockets, a receiver of notices, and paymentd between them.
+type world struct {
+	t    testing.TB
+	db   *devdb.DB
+	toss *tosssim.Server
+	hook *receiver
+	set  []string
+	log  *logBuffer
+}
+
+// instance is one running paymentd.
+type instance struct {
+	*world
+	url, admin string
+	cancel     context.CancelFunc
+	done       chan error
+}
+
+// newWorld starts everything but paymentd. The settings make recovery quick.
+func newWorld(t testing.TB, set ...string) *world {
+	t.Helper()
+	w := &world{t: t, db: devdb.New(t, migrated()), log: &logBuffer{}}
+	w.toss = tosssim.Start(t, tosssim.Options{})
+	w.hook = newReceiver(t)
+	w.set = append([]string{
+		"PAYMENTD_RECOVERY_DUE_EVERY=100ms", "PAYMENTD_RATE_LIMIT=0", "PAYMENTD_MEMBER_LIMIT=0", "PAYMENTD_RETRY_DELAY=20ms",
+		"PAYMENTD_LOOKUP_RATE=1000/s",
+	}, set...)
+	t.Cleanup(func() {
+		w.log.check(t)
+		if t.Failed() {
+			t.Log("paymentd's log:\n" + w.log.tail(60))
+		}
+	})
+	return w
+}
+
+// start starts one paymentd and stops it in order at the end of the test.
+func (w *world) start(set ...string) *instance {
+	w.t.Helper()
+	env := append([]string{
+		"PAYMENTD_DATABASE_URL=" + w.db.DSN, "PAYMENTD_LISTEN=127.0.0.1:0", "PAYMENTD_ADMIN_LISTEN=127.0.0.1:0",
+		"PAYMENTD_API_KEYS=shop:checkout:" + checkoutSecret + ",ops:operator:" + operatorSecret,
+		"PAYMENTD_TOSS_URL=" + w.toss.URL(), "PAYMENTD_TOSS_SECRET_KEY=" + tossSecret,
+		"PAYMENTD_NOTIFY_WEBHOOK_URL=" + w.hook.url, "PAYMENTD_NOTIFY_WEBHOOK_SECRET=" + hookSecret,
+	}, w.set...)
+	c, err := loadConfig(append(env, set...))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	in := &instance{world: w, cancel: cancel, done: make(chan error, 1)}
+	ready := make(chan struct{})
+	go func() {
+		in.done <- serve(ctx, c, newLogger(c, w.log), func(public, private string) {
+			in.url, in.admin = "http://"+public, "http://"+private
+			close(ready)
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-in.done:
+		w.t.Fatalf("paymentd did not start: %v", err)
+	case <-time.After(60 * time.Second):
+		w.t.Fatal("paymentd did not start in time")
+	}
+	w.t.Cleanup(in.stop)
+	return in
+}
+
+// stop asks for an ordered stop and waits for it.
+func (in *instance) stop() {
+	in.cancel()
+	select {
+	case err, ok := <-in.done:
+		if ok && err != nil {
+			in.t.Errorf("ordered stop: %v", err)
+		}
+	case <-time.After(90 * time.Second):
+		in.t.Error("paymentd did not stop")
+	}
+	closeOnce(in.done)
+}
+
+func closeOnce(c chan error) {
+	defer func() { _ = recover() }()
+	close(c)
+}
+
+// answer is what a call was answered.
+type answer struct {
+	status int
+	header http.Header
+	body   map[string]any
+	raw    string
+}
+
+func (a answer) text(field string) string { s, _ := a.body[field].(string); return s }
+
+// order is one confirm.
+type order struct {
+	key, id string
+	amount  int
+}
+
+// newOrder makes ids that no other test uses.
+func newOrder(kind string) order {
+	n := strings.ReplaceAll(fmt.Sprintf("%d", time.Now().UnixNano()), "-", "")
+	return order{key: "test_" + kind + n, id: "order-" + kind + n, amount: 15000}
+}
+
+func (o order) json() string {
+	return fmt.Sprintf(`{"paymentKey":%q,"orderId":%q,"amount":%d,"memberId":"m-1","receiptEmail":"buyer@shop.example"}`, o.key, o.id, o.amount)
+}
+
+func (in *instance) confirm(o order) answer {
+	in.t.Helper()
+	return in.call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
+}
+
+func (in *instance) read(o order) answer {
+	in.t.Helper()
+	return in.call(http.MethodGet, in.url+"/payments/"+o.id, checkoutSecret, "")
+}
+
+func (in *instance) sync(body string) answer {
+	in.t.Helper()
+	return in.call(http.MethodPost, in.url+"/payments/sync", operatorSecret, body)
+}
+
+func (in *instance) call(method, url, key, body string) answer {
+	in.t.Helper()
+	a, err := call(method, url, key, body)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	return a
+}
+
+// call is safe outside the test's goroutine.
+func call(method, url, key, body string) (a answer, err error) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return a, err
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return a, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	a = answer{status: resp.StatusCode, header: resp.Header, raw: string(raw)}
+	_ = json.Unmarshal(raw, &a.body) // metrics and the spec are no JSON
+	return a, err
+}
+
+// want fails unless the answer has the status and, if given, the status word or problem code.
+func (a answer) want(t testing.TB, status int, word string) answer {
+	t.Helper()
+	if a.status != status || word != "" && a.text("code") != word && a.text("status") != word {
+		t.Errorf("answered %d %s, want %d %s", a.status, a.raw, status, word)
+	}
+	return a
+}
+
+// row is what the tests may read of a payment.
+type row struct {
+	Status    string
+	Holds     bool
+	Version   int64
+	MaybeSent bool
+	Due       bool
+}
+
+func (w *world) row(o order) (r row, found bool) {
+	w.t.Helper()
+	err := w.query(`SELECT status, holds_order, version, maybe_sent, due_at IS NOT NULL FROM payments WHERE payment_key = $1`,
+		[]any{o.key}, &r.Status, &r.Holds, &r.Version, &r.MaybeSent, &r.Due)
+	if err != nil && err != pgx.ErrNoRows {
+		w.t.Fatal(err)
+	}
+	return r, err == nil
+}
+
+func (w *world) count(sql string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.query(sql, args, &n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) query(sql string, args []any, into ...any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, w.db.DSN)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return conn.QueryRow(ctx, sql, args...).Scan(into...)
+}
+
+// eventually waits for a condition that background work brings about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Errorf("not within 30 s: %s", what)
+}
+
+func (w *world) becomes(o order, status string) {
+	w.t.Helper()
+	eventually(w.t, o.id+" becomes "+status, func() bool { r, ok := w.row(o); return ok && r.Status == status })
+}
+
+// entry is what the simulator has of the payment.
+func (w *world) entry(o order) tosssim.Entry { e, _ := w.toss.Payment(o.key); return e }
+
+// receiver is a shop's webhook.
+type receiver struct {
+	url string
+	mu  sync.Mutex
+	got []string
+}
+
+func newReceiver(t testing.TB) *receiver {
+	r := &receiver{}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got = append(r.got, string(body))
+	}))
+	t.Cleanup(s.Close)
+	r.url = s.URL
+	return r
+}
+
+// types lists the notices of one order, in the order of their arrival.
+func (r *receiver) types(o order) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, body := range r.got {
+		var n struct {
+			Type string
+			Data struct{ OrderID string }
+		}
+		if json.Unmarshal([]byte(body), &n) == nil && n.Data.OrderID == o.id {
+			out = append(out, n.Type)
+		}
+	}
+	return out
+}
+
+// logBuffer keeps paymentd's log and refuses secrets in it.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logBuffer) tail(n int) string {
+	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func (l *logBuffer) check(t testing.TB) {
+	t.Helper()
+	for _, secret := range []string{checkoutSecret, operatorSecret, tossSecret, hookSecret, "buyer@shop.example"} {
+		if strings.Contains(l.String(), secret) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+}
