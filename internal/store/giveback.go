@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+)
+
+// The cancel that is taken up keeps its amount under its key: Toss refuses a key with another body.
+const beginGiveBackSQL = `WITH held AS (
+		UPDATE payments AS p
+		SET version = p.version + 1, leased = true, due_at = now() + $3::interval,
+			holds_order = p.holds_order OR $4 AND NOT EXISTS (
+				SELECT FROM payments AS o WHERE o.order_id = p.order_id AND o.holds_order)
+		WHERE p.id = $1 AND p.version = $2 AND p.status <> 'CANCELED'
+		RETURNING ` + columns + `
+	), cancel AS (
+		INSERT INTO cancels AS c (id, payment_id, payment_key, sends, amount, reason, state, ours)
+		SELECT $5, p.id, p.payment_key, 1, $6, $7, 'open', true FROM held AS p
+		ON CONFLICT (payment_id) WHERE done_at IS NULL DO UPDATE
+		SET sends = c.sends + CASE WHEN c.key_spent THEN 1 ELSE 0 END, key_spent = false,
+			amount = CASE WHEN c.key_spent THEN EXCLUDED.amount ELSE c.amount END
+		RETURNING c.id, c.sends, c.amount, c.reason, c.created_at
+	)
+	SELECT ` + columns + `, c.id, c.sends, c.amount, c.reason, c.created_at FROM held AS p, cancel AS c`
+
+// BeginGiveBack leases the row under its version, holds the order again if nobody else does, and stores the cancel
+// with its key before it is sent, or takes up the unfinished one: with its next key if Toss answered an error under
+// the last. NoRows: the row changed.
+func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (approval.Cancel, payment.Payment, payment.Ending, error) {
+	c, p, ending, err := s.beginGiveBack(ctx, g, true)
+	if violates(err, heldOrderKey) { // somebody took the order at this very moment
+		return s.beginGiveBack(ctx, g, false)
+	}
+	return c, p, ending, err
+}
+
+func (s *Store) beginGiveBack(ctx context.Context, g approval.GiveBack, hold bool) (c approval.Cancel, p payment.Payment, e payment.Ending, err error) {
+	e, err = s.write(ctx, statement{"begin give back", beginGiveBackSQL, []any{
+		g.Payment.ID, g.Payment.Version, g.Lease, hold, payment.NewCancelID(), g.Amount, clean(g.Reason),
+	}}, func(row pgx.Row) error {
+		return scanPayment(row, &p, &c.ID, &c.Sends, &c.Amount, &c.Reason, &c.CreatedAt)
+	})
+	return c, p, e, err
+}
+
+const endGiveBackSQL = `WITH freed AS (
+		UPDATE payments AS p SET version = p.version + 1, leased = false, due_at = now() + $3::interval
+		WHERE p.id = $1 AND p.version = $2
+		RETURNING ` + columns + `
+	), cancel AS (
+		UPDATE cancels AS c SET key_spent = c.key_spent OR $5,
+			state = CASE WHEN $6 THEN 'refused' ELSE c.state END, done_at = CASE WHEN $6 THEN now() END
+		FROM freed AS p WHERE c.id = $4 AND c.payment_id = p.id AND c.done_at IS NULL
+	), incident AS (
+		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
+		SELECT p.id, p.payment_key, p.order_id, 'cancel_failed', $7::jsonb FROM freed AS p WHERE $6
+		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
+	)
+	SELECT ` + columns + ` FROM freed AS p`
+
+// EndGiveBack stores how the cancel ended. Done: the cancel is recorded, an unfinished payment becomes FAILED
+// given_back, a FAILED one lets its order go, a PAID one is CANCELED once nothing is left. Refused: incident
+// cancel_failed, and the order stays held. Neither: the cancel stays unfinished and is due soon. NoRows: the row is no
+// longer at the version of BeginGiveBack.
+func (s *Store) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (payment.Payment, payment.Ending, error) {
+	if !e.Done {
+		p, ending, err := s.writePayment(ctx, statement{"end give back", endGiveBackSQL, []any{
+			e.Payment.ID, e.Payment.Version, nextLook(e.Payment, -1), e.Cancel.ID, e.KeySpent, e.Refused,
+			evidenceOf(e.Observation, e.Reason),
+		}})
+		return p, ending, err
+	}
+	m := givenBack(e)
+	p, from, ending, err := s.move(ctx, m, false)
+	if poisoned(err) {
+		s.log.ErrorContext(ctx, "record a give back without its notices", "order_id", e.Payment.OrderID, "error", err)
+		p, from, ending, err = s.move(ctx, m, true)
+	}
+	if ending == payment.Applied && from != p.Status {
+		s.metrics.settled(p, m.actor)
+	}
+	return p, ending, err
+}
+
+// givenBack is the move that a confirmed cancel means.
+func givenBack(e approval.GiveBackEnd) move {
+	m := move{
+		Settlement: approval.Settlement{
+			Payment: e.Payment, Observation: e.Observation, Actor: e.Actor, Action: payment.Action{Do: payment.Settle, Reason: e.Reason},
+		},
+		actor: e.Actor, fenced: true, from: []payment.Status{e.Payment.Status}, to: payment.Failed, returned: true,
+		cancels: cancelRows(e.Observation.Cancels),
+	}
+	switch {
+	case e.Payment.Status.Unfinished():
+		m.Action.Failure = &payment.Failure{Code: payment.FailGivenBack}
+	case e.Payment.Status == payment.Paid && e.Observation.Returned():
+		m.to = payment.Canceled
+	case e.Payment.Status == payment.Paid:
+		m.to, m.returned = payment.Paid, false
+	}
+	// What Toss confirmed is done also if its list does not show our mark.
+	if e.Cancel.ID != "" && !shows(m.cancels, e.Cancel.ID) {
+		m.cancels = append(m.cancels, cancelRow{Mark: e.Cancel.ID, Amount: e.Cancel.Amount, Reason: clean(e.Cancel.Reason)})
+	}
+	return m
+}
+
+func shows(rows []cancelRow, mark string) bool {
+	for _, r := range rows {
+		if r.Mark == mark {
+			return true
+		}
+	}
+	return false
+}

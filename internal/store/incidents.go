@@ -1,0 +1,170 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"paymentd/internal/payment"
+)
+
+// Incident is a doubt that a machine may not decide. ResolvedAt is nil while it is open.
+type Incident struct {
+	ID         int64
+	Kind       payment.IncidentKind
+	OrderID    string
+	PaymentKey string
+	OpenedAt   time.Time
+	ResolvedAt *time.Time
+	ResolvedBy string
+	Action     string
+	Note       string
+	// Evidence is what was seen when it was opened, as JSON; later sightings do not change it.
+	Evidence json.RawMessage
+}
+
+// IncidentFilter chooses incidents; zero fields do not count.
+type IncidentFilter struct {
+	Kind payment.IncidentKind
+	// Open chooses those that are open, else all.
+	Open bool
+	// Before is the ID of the last incident of the page before; zero begins with the newest.
+	Before int64
+	Limit  int
+}
+
+// Incidents lists incidents, the newest first.
+func (s *Store) Incidents(ctx context.Context, f IncidentFilter) ([]Incident, error) {
+	sql := `SELECT id, kind, order_id, payment_key, opened_at, resolved_at, resolved_by, action, note, evidence
+		FROM incidents WHERE ($1 = '' OR kind = $1) AND ($2::bigint = 0 OR id < $2)`
+	if f.Open {
+		sql += ` AND resolved_at IS NULL`
+	}
+	return readAll(ctx, s, statement{"list incidents", sql + ` ORDER BY id DESC LIMIT $3`, []any{string(f.Kind), f.Before, f.Limit}},
+		pgx.RowToStructByPos[Incident])
+}
+
+// NewIncident is an incident to open, also for an approval that belongs to no payment of ours.
+type NewIncident struct {
+	Kind        payment.IncidentKind
+	PaymentKey  string
+	OrderID     string
+	PaymentID   int64
+	Reason      string
+	Observation payment.Observation
+}
+
+const openIncidentSQL = `INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
+	VALUES (NULLIF($1::bigint, 0), $2, $3, $4, $5::jsonb)
+	ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
+	RETURNING id`
+
+// OpenIncident opens an incident; NoRows: one of its kind is open for the payment, and keeps its evidence.
+func (s *Store) OpenIncident(ctx context.Context, n NewIncident) (id int64, e payment.Ending, err error) {
+	e, err = s.write(ctx, statement{"open incident", openIncidentSQL, []any{
+		n.PaymentID, n.PaymentKey, clean(n.OrderID), string(n.Kind), evidenceOf(n.Observation, n.Reason),
+	}}, func(row pgx.Row) error { return row.Scan(&id) })
+	return id, e, err
+}
+
+// evidence is what the gateway said, as kept with an event or incident: no card, no account, no buyer.
+type evidence struct {
+	Reason         string           `json:"reason,omitempty"`
+	Sighting       payment.Sighting `json:"sighting,omitempty"`
+	PaymentKey     string           `json:"paymentKey,omitempty"`
+	OrderID        string           `json:"orderId,omitempty"`
+	Total          payment.Amount   `json:"total"`
+	Balance        payment.Amount   `json:"balance"`
+	Currency       payment.Currency `json:"currency,omitempty"`
+	Method         string           `json:"method,omitempty"`
+	ApprovedAt     time.Time        `json:"approvedAt,omitzero"`
+	FailureCode    string           `json:"failureCode,omitempty"`
+	FailureMessage string           `json:"failureMessage,omitempty"`
+	TraceID        string           `json:"traceId,omitempty"`
+	Cancels        []cancelRow      `json:"cancels,omitempty"`
+}
+
+// evidenceOf is the JSON for a jsonb column, nil if nothing was seen.
+func evidenceOf(o payment.Observation, reason string) *string {
+	if o.Sighting == "" && reason == "" {
+		return nil
+	}
+	text, err := json.Marshal(evidence{
+		Reason: clean(reason), Sighting: payment.Sighting(clean(string(o.Sighting))), PaymentKey: clean(o.PaymentKey),
+		OrderID: clean(o.OrderID), Total: o.Total, Balance: o.Balance, Currency: payment.Currency(clean(string(o.Currency))),
+		Method: clean(o.Method), ApprovedAt: jsonTime(o.ApprovedAt), FailureCode: clean(o.FailureCode),
+		FailureMessage: clean(o.FailureMessage), TraceID: clean(o.TraceID), Cancels: cancelRows(o.Cancels),
+	})
+	if err != nil { // no such value is left in it; losing evidence must not lose a settle
+		return nil
+	}
+	return new(string(text))
+}
+
+// cancelRow is one entry of Toss's cancels[] as the settle statement unpacks it.
+type cancelRow struct {
+	Mark           string         `json:"mark"`
+	TransactionKey string         `json:"transaction_key"`
+	Amount         payment.Amount `json:"amount"`
+	Reason         string         `json:"reason"`
+	At             *time.Time     `json:"at"`
+}
+
+// maxTransactionKey keeps an index entry small; Toss's keys have at most 64 characters.
+const maxTransactionKey = 100
+
+// cancelRows drops repeated entries, which one INSERT … ON CONFLICT DO UPDATE could not take. It is never nil.
+func cancelRows(all []payment.GatewayCancel) []cancelRow {
+	rows, seen := make([]cancelRow, 0, len(all)), map[string]bool{}
+	for _, c := range all {
+		key := clean(c.TransactionKey)
+		row := cancelRow{
+			Mark: payment.CancelMark(c.Reason), TransactionKey: key[:min(len(key), maxTransactionKey)], Amount: c.Amount,
+			Reason: clean(c.Reason), At: orNull(jsonTime(c.At)),
+		}
+		id := row.Mark + " " + row.TransactionKey
+		if row.Mark != "" {
+			id = row.Mark
+		}
+		if !seen[id] {
+			seen[id] = true
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func marks(rows []cancelRow) []string {
+	list := []string{}
+	for _, r := range rows {
+		if r.Mark != "" {
+			list = append(list, r.Mark)
+		}
+	}
+	return list
+}
+
+func accountOf(a *payment.VirtualAccount) *virtualAccount {
+	if a == nil {
+		return nil
+	}
+	return &virtualAccount{
+		BankCode: clean(a.BankCode), AccountNumber: clean(a.AccountNumber), CustomerName: clean(a.CustomerName), DueDate: jsonTime(a.DueDate),
+	}
+}
+
+// jsonTime is t, or not known if neither JSON nor PostgreSQL could hold it.
+func jsonTime(t time.Time) time.Time {
+	if t.Year() < 1 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// clean makes foreign text fit for PostgreSQL, which refuses NUL and broken UTF-8.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "")
+}

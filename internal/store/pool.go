@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// AcquireError means that no connection could be had: the statement was never sent.
+type AcquireError struct {
+	// Pool is "request" or "background".
+	Pool string
+	// Err is errBusy if all connections were in use for the whole wait, else why none could be made.
+	Err error
+}
+
+// Error names the pool and the cause.
+func (e *AcquireError) Error() string { return fmt.Sprintf("acquire %s connection: %v", e.Pool, e.Err) }
+
+// Unwrap returns the cause.
+func (e *AcquireError) Unwrap() error { return e.Err }
+
+var errBusy = errors.New("all connections are in use")
+
+// pool is a pgx pool with a semaphore in front, which knows who waits and whether a connection is free now.
+type pool struct {
+	name    string
+	conns   *pgxpool.Pool
+	slots   chan struct{}
+	wait    time.Duration
+	waiting atomic.Int64
+
+	took     prometheus.Observer
+	timeouts prometheus.Counter
+}
+
+// acquire waits for a connection at most p.wait, dialing included. Every error is an AcquireError.
+func (p *pool) acquire(ctx context.Context) (*lentConn, error) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, p.wait, errBusy)
+	defer cancel()
+	if !p.take() {
+		p.waiting.Add(1)
+		defer p.waiting.Add(-1)
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, p.refused(ctx, start, context.Cause(ctx))
+		}
+	}
+	return p.dial(ctx, start)
+}
+
+// tryAcquire is acquire without waiting for a slot: nil if none is free at this instant.
+func (p *pool) tryAcquire(ctx context.Context) *lentConn {
+	if !p.take() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.wait)
+	defer cancel()
+	conn, err := p.dial(ctx, time.Now())
+	if err != nil {
+		return nil
+	}
+	return conn
+}
+
+// free reports whether tryAcquire would find a slot now.
+func (p *pool) free() bool { return len(p.slots) < cap(p.slots) }
+
+func (p *pool) take() bool {
+	select {
+	case p.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// dial needs a slot, so that the pgx pool never makes us wait for a connection of somebody else.
+func (p *pool) dial(ctx context.Context, start time.Time) (*lentConn, error) {
+	conn, err := p.conns.Acquire(ctx)
+	if err != nil {
+		<-p.slots
+		return nil, p.refused(ctx, start, err)
+	}
+	p.took.Observe(time.Since(start).Seconds())
+	return &lentConn{Conn: conn, pool: p}, nil
+}
+
+func (p *pool) refused(ctx context.Context, start time.Time, err error) error {
+	if errors.Is(context.Cause(ctx), errBusy) {
+		p.timeouts.Inc()
+	}
+	p.took.Observe(time.Since(start).Seconds())
+	return &AcquireError{Pool: p.name, Err: err}
+}
+
+// lentConn is a connection and its slot; both go back by release.
+type lentConn struct {
+	*pgxpool.Conn
+	pool *pool
+}
+
+func (c *lentConn) release() {
+	c.Release()
+	<-c.pool.slots
+}

@@ -1,0 +1,164 @@
+// Package store keeps payments in PostgreSQL. One method is one statement and one named step: what is committed
+// together stands in one SQL text, and no transaction can span a call to the gateway.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"paymentd/internal/approval"
+)
+
+// Options of a Store; all but Registerer and Logger must be given.
+type Options struct {
+	DSN string
+	// RequestConns and BackgroundConns are the most connections of the two pools (DB_MAX_CONNS,
+	// DB_BACKGROUND_CONNS).
+	RequestConns    int
+	BackgroundConns int
+	// AcquireTimeout is the longest wait for a connection, dialing included.
+	AcquireTimeout time.Duration
+	// StatementTimeout is enforced by the server.
+	StatementTimeout time.Duration
+	// Registerer gets the metrics; nil: nobody does.
+	Registerer prometheus.Registerer
+	// Logger hears of a notice that kept a payment from being settled; nil: nobody does.
+	Logger *slog.Logger
+}
+
+// Store is PostgreSQL as seen through one of two pools: requests, or background work. The zero value is of no use.
+type Store struct {
+	pool       *pool
+	request    *pool
+	background *pool
+	metrics    *metrics
+	log        *slog.Logger
+}
+
+var _ approval.Store = (*Store)(nil)
+
+// cancelGrace is how long a statement whose context ended may take to heed the cancel request; only then the
+// connection is given up.
+const cancelGrace = 2 * time.Second
+
+// Open makes the pools and proves that the database answers; it does not try twice. The error names no password.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{log: o.Logger}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	request, err := newPool(ctx, o, o.RequestConns)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	background, err := newPool(ctx, o, o.BackgroundConns)
+	if err != nil {
+		request.Close()
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s.request = &pool{name: "request", conns: request, slots: make(chan struct{}, o.RequestConns), wait: o.AcquireTimeout}
+	s.background = &pool{name: "background", conns: background, slots: make(chan struct{}, o.BackgroundConns), wait: o.AcquireTimeout}
+	s.pool = s.request
+	s.metrics = newMetrics(o.Registerer, s)
+	if err := s.Ping(ctx); err != nil {
+		s.Close()
+		if o.Registerer != nil {
+			s.metrics.unregister(o.Registerer)
+		}
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return s, nil
+}
+
+func (o Options) check() error {
+	switch {
+	case o.DSN == "":
+		return errors.New("no DSN")
+	case o.RequestConns < 1 || o.BackgroundConns < 1:
+		return errors.New("a pool needs at least one connection")
+	case o.AcquireTimeout <= 0 || o.StatementTimeout < time.Millisecond:
+		return errors.New("the time-outs must be positive")
+	}
+	return nil
+}
+
+func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(o.DSN)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(conns)
+	config.MinConns = 0
+	config.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.StatementTimeout.Milliseconds(), 10)
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "paymentd"
+	}
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
+	}
+	config.AfterConnect = raiseDurability
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// raiseDurability keeps a server's weaker default away from money; a stronger one stays.
+func raiseDurability(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false)
+		WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`)
+	return err
+}
+
+// Background is the same store over the background pool, for work that no request waits for.
+func (s *Store) Background() *Store {
+	view := *s
+	view.pool = s.background
+	return &view
+}
+
+// Close waits for the statements under way and ends all connections of both pools.
+func (s *Store) Close() {
+	s.request.conns.Close()
+	s.background.conns.Close()
+}
+
+// Ping proves that a statement runs.
+func (s *Store) Ping(ctx context.Context) error {
+	conn, err := s.pool.acquire(ctx)
+	if err != nil {
+		return wrap("ping", err)
+	}
+	defer conn.release()
+	return wrap("ping", conn.Ping(ctx))
+}
+
+// Durability is what the server promises of a commit.
+type Durability struct {
+	// Fsync is false if a crash of the server's machine may lose what was committed.
+	Fsync bool
+	// SynchronousCommit is the configured default of the database and user; the store itself never runs below "on".
+	SynchronousCommit string
+}
+
+// Durability reads the server's settings for the check at start.
+func (s *Store) Durability(ctx context.Context) (d Durability, err error) {
+	conn, err := s.pool.acquire(ctx)
+	if err != nil {
+		return d, wrap("read durability", err)
+	}
+	defer conn.release()
+	err = conn.QueryRow(ctx, `SELECT current_setting('fsync')::boolean,
+		(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')`).Scan(&d.Fsync, &d.SynchronousCommit)
+	return d, wrap("read durability", err)
+}
