@@ -3,6 +3,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,8 +17,8 @@ import (
 	"paymentd/internal/payment"
 )
 
-// bodyWithin bounds how long a client may take to send its body.
-const bodyWithin = 5 * time.Second
+// defaultBodyWithin is Options.BodyWithin when that is 0.
+const defaultBodyWithin = 5 * time.Second
 
 // Handler answers a request or returns an error, which becomes a problem: a *payment.Error by its code, any
 // other error as 500 with a fixed text. A handler that has begun to answer returns nil or logs nothing more.
@@ -31,23 +32,25 @@ func Plain(h http.Handler) Handler {
 	}
 }
 
-// Options are the parts of a Door; all are required but Quiet.
+// Options are the parts of a Door; Log, Metrics and Keys are required.
 type Options struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 	Keys    []Key
 	// Quiet are routes whose good answers are logged at debug level: probes and scrapes.
 	Quiet []string
+	// BodyWithin bounds how long a client may take to send its body; 0 means 5 s.
+	BodyWithin time.Duration
 }
 
 // Door is one listener's set of routes, with what every route of it needs.
 type Door struct {
-	log     *slog.Logger
-	metrics *Metrics
-	keys    []Key
-	quiet   []string
-	router  *chi.Mux
-	serve   http.Handler
+	log        *slog.Logger
+	metrics    *Metrics
+	keys       []Key
+	quiet      []string
+	bodyWithin time.Duration
+	router     *chi.Mux
 }
 
 // NewDoor makes a door without routes; it refuses missing parts.
@@ -56,11 +59,11 @@ func NewDoor(o Options) (*Door, error) {
 		return nil, errors.New("door: log, metrics and at least one key are required")
 	}
 	d := &Door{log: o.Log, metrics: o.Metrics, keys: o.Keys, quiet: o.Quiet, router: chi.NewRouter()}
+	d.bodyWithin = cmp.Or(o.BodyWithin, defaultBodyWithin)
 	d.router.NotFound(d.answer(func(http.ResponseWriter, *http.Request) error {
 		return &payment.Error{Code: payment.CodeNotFound, Public: "There is no such route."}
 	}))
 	d.router.MethodNotAllowed(d.answer(d.methodNotAllowed))
-	d.serve = http.HandlerFunc(d.serveHTTP)
 	return d, nil
 }
 
@@ -90,9 +93,7 @@ func (d *Door) Routes() chi.Routes { return d.router }
 
 // ServeHTTP answers one request, writes its one log line and counts it. A panic becomes a 500, or drops the
 // connection (http.ErrAbortHandler) if the answer had begun.
-func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.serve.ServeHTTP(w, r) }
-
-func (d *Door) serveHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &Event{ArrivedAt: time.Now(), RequestID: requestID(r)}
 	routing := chi.NewRouteContext()
 	ctx := context.WithValue(r.Context(), eventKey{}, e)
@@ -102,7 +103,7 @@ func (d *Door) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	out.Header().Set("X-Request-Id", e.RequestID)
 	if r.ContentLength != 0 {
 		// A body that trickles in must not hold the connection; readBody lifts the deadline again.
-		_ = http.NewResponseController(w).SetReadDeadline(e.ArrivedAt.Add(bodyWithin))
+		_ = http.NewResponseController(w).SetReadDeadline(e.ArrivedAt.Add(d.bodyWithin))
 	}
 	defer func() {
 		fault := recover()
