@@ -110,12 +110,12 @@ func decidePendingReturned(p Payment, o Observation) Action {
 		return fail(FailGivenBack, o, "given back by us")
 	case o.Returned():
 		return fail(FailCanceledAtGateway, o, "canceled at the gateway")
+	case o.Sighting == SeenCanceled:
+		return unexpected("canceled with a balance left")
 	case !o.Matches(p):
 		return mismatch()
-	case o.Sighting == SeenPartlyCanceled:
-		return Action{Do: Settle, To: Paid, Incident: UnexpectedState, Reason: "partly canceled before we knew of the approval"}
 	default:
-		return unexpected("canceled with a balance left")
+		return Action{Do: Settle, To: Paid, Incident: UnexpectedState, Reason: "partly canceled before we knew of the approval"}
 	}
 }
 
@@ -132,7 +132,7 @@ func (r Rules) decideOpen(p Payment, o Observation, now time.Time) Action {
 		return r.waitUnknown(p, now)
 	}
 	switch {
-	case age < r.ResendWithin:
+	case r.ResendWithin > 0 && age < r.ResendWithin:
 		return Action{Do: Send, Reason: "open at the gateway"}
 	case now.Before(r.Lost(p)):
 		return Action{Do: Wait, Reason: "the gateway's window is open"}
@@ -143,9 +143,14 @@ func (r Rules) decideOpen(p Payment, o Observation, now time.Time) Action {
 	}
 }
 
-// Lost is the time after which a send that Toss does not show can no longer turn into an approval.
+// Lost is the time after which a send that Toss does not show can no longer turn into an approval. A first send
+// that was not recorded counts from the reservation: a missing time must not look like one long ago.
 func (r Rules) Lost(p Payment) time.Time {
-	window, last := p.FirstSentAt.Add(r.Window+r.Margin), p.LastSentAt.Add(settleAfterSend)
+	first := p.FirstSentAt
+	if first.IsZero() {
+		first = p.ReservedAt
+	}
+	window, last := first.Add(r.Window+r.Margin), p.LastSentAt.Add(settleAfterSend)
 	if last.After(window) {
 		return last
 	}
@@ -190,7 +195,8 @@ func decidePaid(p Payment, o Observation) Action {
 		return Action{Do: Settle, To: Canceled, Reason: "fully canceled"}
 	case o.Sighting == SeenPartlyCanceled && o.Matches(p):
 		return Action{Do: Settle, To: Paid, Reason: "partly canceled"}
-	case (o.Sighting == SeenDone || o.Sighting == SeenPartlyCanceled) && !o.Matches(p):
+	case (o.Sighting == SeenDone || o.Sighting == SeenPartlyCanceled) && !o.Matches(p),
+		o.Sighting == SeenDone && o.Balance != o.Total:
 		return Action{Do: Stay, Incident: Mismatch, Reason: "the approval differs from the order"}
 	case o.Sighting == SeenDone && p.CanceledAmount == 0:
 		return Action{Do: Stay, Reason: "as known"}
@@ -205,6 +211,8 @@ func decideFailed(o Observation) Action {
 		return Action{Do: GiveBack, Reason: "approved after it failed here"}
 	case o.Sighting == SeenWaiting:
 		return Action{Do: CancelDeposit, Reason: "virtual account of a failed payment"}
+	case o.noNews():
+		return Action{Do: Stay, Reason: "no usable answer"}
 	default:
 		return Action{Do: Stay, Reason: "as known"}
 	}
@@ -249,8 +257,8 @@ func fail(code FailureCode, o Observation, reason string) Action {
 	}
 }
 
-// SettleFrom lists the states from which a payment may be settled to a state: the guard of the SQL
-// statements. Canceled also takes an operator's cancel of a never-sent payment's order through Failed.
+// SettleFrom lists the states from which a payment may be settled to a state: the guard of the SQL statements. It
+// holds exactly the moves that Decide makes; Paid from Paid records a partial cancel.
 func SettleFrom(to Status) []Status {
 	switch to {
 	case Paid:

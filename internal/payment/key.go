@@ -4,7 +4,11 @@ import (
 	"crypto/rand"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 )
+
+// maxCancelReason is the length that Toss allows for a cancelReason.
+const maxCancelReason = 200
 
 // ConfirmKey is the Idempotency-Key of the n-th key of a payment: "<paymentKey>:<n>", at most 204 characters
 // (Toss allows 300). It is built from the paymentKey and never from a row id, which a restored database
@@ -56,11 +60,17 @@ func NewCancelID() string { return "c-" + strings.ToLower(rand.Text()) }
 // CancelKey is the Idempotency-Key of the n-th key of a cancel.
 func CancelKey(cancelID string, n int) string { return cancelID + "-" + strconv.Itoa(n) }
 
-// MarkedReason is a cancelReason that ends with our mark; Toss allows 200 characters.
+// MarkedReason is a cancelReason that ends with our mark; the reason is cut so that both fit into Toss's 200
+// characters. They are counted as UTF-16 units, as the JVM and JavaScript do: whoever counts whole characters
+// instead, counts fewer.
 func MarkedReason(reason, cancelID string) string {
-	const room = 200 - len(" []") - 28
-	if r := []rune(reason); len(r) > room {
-		reason = string(r[:room])
+	mark := " [" + cancelID + "]"
+	room := maxCancelReason - len(mark)
+	for i, r := range reason {
+		if room -= max(1, utf16.RuneLen(r)); room < 0 {
+			reason = reason[:i]
+			break
+		}
 	}
-	return reason + " [" + cancelID + "]"
+	return reason + mark
 }

@@ -26,26 +26,32 @@ type Conclusion struct {
 	fallback Observation
 }
 
-// Conclude folds the answers of all tries. earlier says that a try before them may have reached Toss (of this
+// Conclude folds the answers of all tries: an approval anywhere settles, then ABORTED or EXPIRED anywhere. earlier says that a try before them may have reached Toss (of this
 // or another process): then a refusal, a 429 or a decline settles nothing.
 func Conclude(tries []Answer, earlier bool) Conclusion {
-	worst, decline, last := Unavailable, Answer{}, Answer{}
+	var decline, final, last Answer
+	worst := Unavailable
 	for i, a := range tries {
 		last = a
 		out := a.Outcome(i == 0 && !earlier)
-		if out == Approved || (a.Kind == KindPayment && a.Observation.Final()) {
+		switch {
+		case out == Approved:
 			return Conclusion{Verdict: VerdictSettle, Observation: a.Observation, Last: a}
-		}
-		if out == Declined {
+		case a.Kind == KindPayment && a.Observation.Final():
+			final = a
+		case out == Declined && decline.Kind != KindDeclined:
 			decline = a
 		}
 		worst = max(worst, out)
 	}
-	if earlier {
+	if earlier || len(tries) == 0 {
+		// Nothing heard at all is no proof that nothing was sent.
 		worst = max(worst, Unknown)
 	}
 	c := Conclusion{Last: last}
 	switch {
+	case final.Kind != "":
+		c.Verdict, c.Observation = VerdictSettle, final.Observation
 	case worst == Unknown:
 		c.Verdict = VerdictLookup
 	case worst == Declined && decline.Kind == KindDeclined:

@@ -185,3 +185,15 @@ const (
 func (e Ending) String() string {
 	return [...]string{"maybe applied", "applied", "0 rows", "not applied"}[e]
 }
+
+// Event is one row of payment_events: a move of a payment, who brought the news, and why.
+type Event struct {
+	// Version is the payment's version after the move.
+	Version int64
+	// From is empty for the first event of a payment.
+	From, To Status
+	Actor    Actor
+	// Reason is one short phrase, safe to show.
+	Reason string
+	At     time.Time
+}
