@@ -98,7 +98,7 @@ func parseKey(entry string) (Key, string) {
 func authorize(keys []Key, roles Roles, r *http.Request) (Key, error) {
 	token, ok := bearer(r)
 	if !ok {
-		return Key{}, &payment.Error{Code: payment.CodeUnauthorized, Public: "Send a key: Authorization: Bearer <key>."}
+		return Key{}, &payment.Error{Code: payment.CodeUnauthorized, Public: "Send a key as a Bearer token in Authorization."}
 	}
 	hash := sha256.Sum256([]byte(token))
 	found := -1
