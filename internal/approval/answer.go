@@ -43,7 +43,7 @@ func answerRow(p payment.Payment) (Answer, error) {
 
 func pendingResult(p payment.Payment) payment.Result {
 	switch {
-	case p.Leased:
+	case Held(p):
 		return payment.ResultPendingRunning
 	case !p.MaybeSent:
 		return payment.ResultPendingUnavailable
@@ -111,10 +111,12 @@ func refusedAnswer(refusal payment.Answer, earlier payment.Earlier) (Answer, err
 	return a, e
 }
 
-func dbUnavailable(err error, earlier payment.Earlier) (Answer, error) {
+// dbUnavailable knows of this call alone: what an earlier one did stands in the database that cannot be asked.
+func dbUnavailable(err error) (Answer, error) {
 	return Answer{Result: payment.ResultDBUnavailable, RetryAfter: retryHint}, &payment.Error{
-		Code: payment.CodeDBUnavailable, RetryAfter: retryHint, Earlier: earlier, Err: err,
-		Public: "The payment could not be saved and was not sent to the payment gateway.",
+		Code: payment.CodeDBUnavailable, RetryAfter: retryHint, Earlier: payment.EarlierUnknown, Err: err,
+		Public: "This call could not be saved and sent nothing to the payment gateway. An earlier call may have: " +
+			"read the order before offering another payment.",
 	}
 }
 

@@ -2,6 +2,7 @@ package approval
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"paymentd/internal/payment"
@@ -19,7 +20,7 @@ const (
 // commit settles until it is certain, at most COMMIT_WITHIN and never past the lease. What it cannot write it
 // does not claim: the answer is then 202 and recovery settles.
 func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
-	st.Told = w.flight.wasTold()
+	st.Told = w.flight.wasTold() || st.Action.To == payment.AwaitingDeposit
 	until := time.Now().Add(w.set.CommitWithin)
 	if w.leaseEnd.Before(until) {
 		until = w.leaseEnd
@@ -31,17 +32,16 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		done()
 		switch ending {
 		case payment.Applied:
-			p.Told = st.Told
 			return answerRow(p)
 		case payment.NoRows:
-			return w.moved(ctx, st)
+			return w.fromMoved(ctx, st)
 		case payment.MaybeApplied:
 			q, found, readErr := w.store.Find(ctx, st.Payment.PaymentKey, "")
 			switch {
 			case readErr != nil || !found:
 				certainlyNot = false
 			case q.Version != st.Payment.Version || q.Status != payment.Pending:
-				return w.moved(ctx, st)
+				return w.fromMoved(ctx, st)
 			}
 		}
 		w.log.WarnContext(ctx, "commit the outcome", "order_id", st.Payment.OrderID, "to", string(st.Action.To),
@@ -56,20 +56,39 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 	return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
 }
 
-// moved answers a settle whose guard matched nothing: somebody else moved the row, which is no failure. An approval
-// that met a FAILED row is given back now, so that it cannot be forgotten.
-func (w *work) moved(ctx context.Context, st Settlement) (Answer, error) {
-	q, found, err := w.store.Find(ctx, st.Payment.PaymentKey, "")
-	if err != nil || !found {
-		return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
-	}
-	if st.Observation.Charged() && q.Status == payment.Failed {
-		action := w.set.Rules.Decide(q, st.Observation, q.ReadAt)
-		if after, err := w.giveBack(ctx, q, st.Observation, action, payment.ByConfirm, OneTry); err == nil {
-			q = after
-		}
+// fromMoved answers a settle whose guard matched nothing, which is no failure, from the row as it is now.
+func (w *work) fromMoved(ctx context.Context, st Settlement) (Answer, error) {
+	q, err := w.moved(ctx, st, OneTry)
+	if err != nil {
+		w.log.WarnContext(ctx, "read or give back a payment that moved", "order_id", q.OrderID, "error", err)
 	}
 	return answerRow(q)
+}
+
+// moved reads a payment that somebody else moved. What Toss holds for a FAILED row is given back now, so that it
+// cannot be forgotten, unless somebody works on it. With an error the payment is the newest that is known.
+func (s *Service) moved(ctx context.Context, st Settlement, tries Tries) (payment.Payment, error) {
+	q, found, err := s.store.Find(ctx, st.Payment.PaymentKey, "")
+	if err != nil || !found {
+		return st.Payment, unwritten("read a payment that moved", payment.NoRows, err)
+	}
+	if q.Status != payment.Failed || Held(q) {
+		return q, nil
+	}
+	action := s.set.Rules.Decide(q, st.Observation, q.ReadAt)
+	if action.Do != payment.GiveBack && action.Do != payment.CancelDeposit {
+		return q, nil
+	}
+	q, _, err = s.giveBack(ctx, debt{payment: q, seen: st.Observation, action: action, actor: st.Actor, tries: tries})
+	return q, err
+}
+
+// unwritten is the error of a statement that did not apply; 0 rows have no cause of their own.
+func unwritten(noun string, ending payment.Ending, cause error) error {
+	if cause == nil {
+		return fmt.Errorf("%s: %s", noun, ending)
+	}
+	return fmt.Errorf("%s (%s): %w", noun, ending, cause)
 }
 
 func (w *work) mayCancel(st Settlement) bool {
@@ -84,7 +103,7 @@ func (w *work) compensate(ctx context.Context, st Settlement) (Answer, error) {
 	w.log.ErrorContext(ctx, "give back an approval that could not be recorded", "order_id", p.OrderID, "cancel_id", id)
 	a := w.gateway.Cancel(ctx, CancelCall{
 		PaymentKey: p.PaymentKey, Key: payment.CancelKey(id, 1), Reason: payment.MarkedReason(lostApproval, id),
-		Amount: p.Amount, Balance: p.Amount, Currency: p.Currency, Full: true, Tries: OneTry,
+		Amount: st.Observation.Balance, Balance: st.Observation.Balance, Currency: p.Currency, Full: true, Tries: OneTry,
 	})
 	w.gatewayT += a.Took
 	if a.Kind != payment.KindPayment || !a.Observation.Returned() {

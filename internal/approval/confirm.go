@@ -3,6 +3,8 @@ package approval
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"paymentd/internal/payment"
@@ -21,7 +23,7 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 	for {
 		f, lead := s.flights.join(o)
 		if lead {
-			s.running.Go(func() { s.fly(context.WithoutCancel(ctx), f, answerBy) })
+			s.running.run(func() { s.fly(context.WithoutCancel(ctx), f, answerBy) })
 		}
 		a, err, landed := s.await(f, timer.C)
 		switch {
@@ -51,23 +53,33 @@ func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, err erro
 
 // fly does the work of a confirm and lands its flight, also when the work panics.
 func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
-	a, err := Answer{Result: payment.ResultInternal}, error(errPanicked)
-	defer func() {
-		r := recover()
-		if r != nil {
-			s.log.ErrorContext(ctx, "confirm panicked", "order_id", f.order.OrderID, "panic", r)
-		}
-		if s.flights.land(f, a, err) && a.Payment.Status == payment.Failed && !a.Payment.Told {
-			s.markTold(ctx, f.order)
-		}
-	}()
-	a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
+	a, err := Answer{Result: payment.ResultInternal}, error(&payment.Error{
+		Code: payment.CodeInternal, Public: "The confirm ended unexpectedly.", Err: errPanicked,
+	})
+	s.contain(ctx, f.order, func() {
+		a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
+	})
+	told := s.flights.land(f, a, err) || err == nil && a.Payment.Status.Unfinished()
+	if told && !a.Payment.Told && a.Payment.Status != payment.Paid && a.Payment.Status != payment.Canceled {
+		s.contain(ctx, f.order, func() { s.markTold(ctx, f.order) })
+	}
 }
 
 var errPanicked = errors.New("confirm panicked")
 
-// markTold remembers a 202, so that a failure gets its notice; if that fails too, the caller still has the read
-// route, and the log has the reason.
+// contain runs f and logs its panic. The value stays out of the log: it may hold a paymentKey.
+func (s *Service) contain(ctx context.Context, o payment.Order, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.ErrorContext(ctx, "confirm panicked", "order_id", o.OrderID, "panic", fmt.Sprintf("%T", r),
+				"stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
+// markTold remembers a 202 that no other write could carry, so that a failure gets its notice; if that fails too,
+// the caller still has the read route, and the log has the reason.
 func (s *Service) markTold(ctx context.Context, o payment.Order) {
 	ctx, cancel := context.WithTimeout(ctx, s.set.CommitWithin)
 	defer cancel()
@@ -130,7 +142,7 @@ func (w *work) refuse(ctx context.Context, refusal payment.Answer) (Answer, erro
 		return refusedAnswer(refusal, payment.EarlierNone)
 	case !w.order.SameAs(p):
 		return w.differs(p)
-	case p.Status == payment.Failed && p.Failure.Reopens():
+	case reopens(p):
 		return refusedAnswer(refusal, payment.EarlierNone)
 	case p.Status == payment.Pending:
 		a, _, err := w.inFlight(ctx, p)
@@ -148,9 +160,9 @@ func (w *work) refuse(ctx context.Context, refusal payment.Answer) (Answer, erro
 func (w *work) overLimit(ctx context.Context, wait time.Duration) (Answer, error) {
 	p, found, err := w.store.Find(ctx, w.order.PaymentKey, w.order.OrderID)
 	if err != nil {
-		return dbUnavailable(err, payment.EarlierUnknown)
+		return dbUnavailable(err)
 	}
-	if found && w.order.SameAs(p) && (p.Status != payment.Failed || !p.Failure.Reopens()) {
+	if found && w.order.SameAs(p) && !reopens(p) {
 		if p.Status == payment.Pending {
 			if a, _, err := w.inFlight(ctx, p); a != nil {
 				return *a, err

@@ -27,7 +27,7 @@ func (w *work) reserve(ctx context.Context) (*payment.Payment, Answer, error) {
 		}
 		lastErr = err
 	}
-	a, err := dbUnavailable(lastErr, payment.EarlierUnknown)
+	a, err := dbUnavailable(lastErr)
 	return nil, a, err
 }
 
@@ -41,7 +41,7 @@ func (w *work) reserveOnce(ctx context.Context) (*payment.Payment, *Answer, erro
 	case payment.Applied:
 		return &p, nil, nil
 	case payment.NotApplied:
-		a, err := dbUnavailable(err, "")
+		a, err := dbUnavailable(err)
 		return nil, &a, err
 	case payment.MaybeApplied:
 		w.log.WarnContext(ctx, "reserve payment: unknown whether it committed", "order_id", w.order.OrderID, "error", err)
@@ -58,7 +58,7 @@ func (w *work) meet(ctx context.Context) (*payment.Payment, *Answer, error) {
 	p, found, err := w.store.Find(ctx, w.order.PaymentKey, w.order.OrderID)
 	done()
 	if err != nil {
-		a, err := dbUnavailable(err, payment.EarlierUnknown)
+		a, err := dbUnavailable(err)
 		return nil, &a, err
 	}
 	if !found {
@@ -75,13 +75,23 @@ func (w *work) meet(ctx context.Context) (*payment.Payment, *Answer, error) {
 			return nil, nil, nil
 		}
 		return nil, a, err
-	case p.Status == payment.Failed && p.Failure.Reopens() && !p.MaybeSent:
+	case reopens(p):
 		return w.reopen(ctx, p)
 	default:
 		a, err := answerRow(p)
 		a = replayed(a)
 		return nil, &a, err
 	}
+}
+
+// Held reports whether somebody works on p: a lease that ran out by the time of the read holds nobody off.
+func Held(p payment.Payment) bool {
+	return p.Leased && (p.DueAt.IsZero() || p.DueAt.After(p.ReadAt))
+}
+
+// reopens reports whether this call may take the edge out of FAILED.
+func reopens(p payment.Payment) bool {
+	return p.Status == payment.Failed && p.Failure.Reopens() && !p.MaybeSent
 }
 
 // differs answers a call whose key or order is taken by a payment with other data.
@@ -101,7 +111,7 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 	case payment.Applied:
 		return &q, nil, nil
 	case payment.NotApplied:
-		a, err := dbUnavailable(err, "")
+		a, err := dbUnavailable(err)
 		return nil, &a, err
 	case payment.MaybeApplied:
 		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
@@ -118,26 +128,20 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 // inFlight handles a PENDING payment with our data: wait while its holder works, else look at Toss ourselves. again
 // asks for another round because the row changed.
 func (w *work) inFlight(ctx context.Context, p payment.Payment) (a *Answer, again bool, err error) {
-	p, err = w.follow(ctx, p)
-	if err != nil {
-		a := pendingAnswer(p, payment.ResultPendingUnknown)
-		return &a, false, nil
-	}
-	if p.Status == payment.Pending && !p.Leased && p.MaybeSent {
+	p = w.follow(ctx, p)
+	if p.Status == payment.Pending && !Held(p) && p.MaybeSent {
 		return w.takeOver(ctx, p)
 	}
 	answer, err := answerRow(p)
 	answer = replayed(answer)
-	if p.Status == payment.Pending {
-		w.markTold(ctx, w.order)
-	}
 	return &answer, false, err
 }
 
-// follow watches a payment that another holder works on, until it moves, the lease ends or our time is over.
-func (w *work) follow(ctx context.Context, p payment.Payment) (payment.Payment, error) {
+// follow watches a payment that another holder works on, until it moves, the lease ends or our time is over. A read
+// that fails is no news: the next one may work.
+func (w *work) follow(ctx context.Context, p payment.Payment) payment.Payment {
 	pause := pollFirst
-	for p.Status == payment.Pending && p.Leased {
+	for p.Status == payment.Pending && Held(p) {
 		left := time.Until(w.answerBy)
 		if left <= 0 {
 			break
@@ -145,17 +149,17 @@ func (w *work) follow(ctx context.Context, p payment.Payment) (payment.Payment, 
 		select {
 		case <-time.After(min(pause, left)):
 		case <-ctx.Done():
-			return p, context.Cause(ctx)
+			return p
 		}
 		pause = min(2*pause, pollMost)
 		q, found, err := w.store.Find(ctx, p.PaymentKey, "")
 		if err != nil || !found {
-			return p, err
+			continue
 		}
 		p = q
 		w.flight.knows(p)
 	}
-	return p, nil
+	return p
 }
 
 // takeOver goes on with a payment that nobody holds: one lookup, and what the table allows a live confirm.

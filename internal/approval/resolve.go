@@ -2,7 +2,6 @@ package approval
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"paymentd/internal/payment"
@@ -61,8 +60,7 @@ func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.
 	case payment.Send:
 		r, err = s.resend(ctx, r, actor, leaseEnd)
 	case payment.GiveBack, payment.CancelDeposit:
-		r.After, err = s.giveBack(ctx, p, o, action, actor, Patient)
-		r.Did = DidGiveBack
+		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: Patient})
 	default:
 		r, err = s.leave(ctx, r, o, actor)
 	}
@@ -79,13 +77,9 @@ func (s *Service) settle(ctx context.Context, st Settlement) (payment.Payment, e
 	case payment.Applied:
 		return q, nil
 	case payment.NoRows:
-		q, found, err := s.store.Find(ctx, st.Payment.PaymentKey, "")
-		if err != nil || !found {
-			return st.Payment, fmt.Errorf("read a payment that moved: %w", err)
-		}
-		return q, nil
+		return s.moved(ctx, st, Patient)
 	default:
-		return st.Payment, fmt.Errorf("settle (%s): %w", ending, err)
+		return st.Payment, unwritten("settle", ending, err)
 	}
 }
 
@@ -100,10 +94,11 @@ func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor,
 		Payment: p, NextKey: p.KeySpent, Within: within, Lease: time.Until(leaseEnd), Actor: actor,
 	})
 	if ending == payment.NoRows {
-		return r, nil
+		// Too old by now, or not ours any more; then the release finds no row either.
+		return r, s.release(ctx, Release{Payment: p, DueIn: LookAgainIn, Actor: actor, Reason: "too late to send"})
 	}
 	if ending != payment.Applied {
-		return r, fmt.Errorf("store a send (%s): %w", ending, err)
+		return r, unwritten("store a send", ending, err)
 	}
 	q := &sequence{Service: s, payment: held, actor: actor, leaseEnd: leaseEnd}
 	c := q.run(ctx, p.MaybeSent)
@@ -121,7 +116,7 @@ func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor,
 		return s.notSent(ctx, r, q.payment, c, actor)
 	default:
 		err = s.release(ctx, Release{
-			Payment: q.payment, DueIn: LookAgainIn, Sent: true, KeySpent: c.Last.SpendsKey(), Actor: actor,
+			Payment: q.payment, DueIn: LookAgainIn, Sent: true, KeySpent: q.keySpent, Actor: actor,
 			Reason: "sent, no answer settles it",
 		})
 		return r, err
@@ -159,7 +154,7 @@ func (s *Service) release(ctx context.Context, r Release) error {
 	if ending == payment.Applied || ending == payment.NoRows {
 		return nil
 	}
-	return fmt.Errorf("give the lease back (%s): %w", ending, err)
+	return unwritten("give the lease back", ending, err)
 }
 
 func didSettle(after, before payment.Status) Did {

@@ -2,6 +2,7 @@ package approval
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"paymentd/internal/payment"
@@ -22,7 +23,7 @@ func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
 		return w.notSent(ctx, p, c)
 	default:
 		return w.release(ctx, p, Release{
-			DueIn: LookAgainIn, Sent: true, KeySpent: c.Last.SpendsKey(), Reason: "no answer settles it",
+			DueIn: LookAgainIn, Sent: true, KeySpent: sequence.keySpent, Reason: "no answer settles it",
 			Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: c.Last.Observation.TraceID},
 		}, payment.ResultPendingUnknown)
 	}
@@ -56,9 +57,8 @@ func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclus
 		Payment: p, Actor: payment.ByConfirm, NotSent: true,
 		Action: payment.Action{Do: payment.Settle, To: payment.Failed, Failure: c.Failure, Reason: "could not be sent"},
 	})
-	if e, ok := err.(*payment.Error); ok && c.Last.RetryAfter > 0 {
-		a.RetryAfter = c.Last.RetryAfter
-		e.RetryAfter = c.Last.RetryAfter
+	if e, ok := errors.AsType[*payment.Error](err); ok && e.RetryAfter > 0 && c.Last.RetryAfter > 0 {
+		a.RetryAfter, e.RetryAfter = c.Last.RetryAfter, c.Last.RetryAfter
 	}
 	return a, err
 }
@@ -67,13 +67,14 @@ func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclus
 func (w *work) release(ctx context.Context, p payment.Payment, r Release, result payment.Result) (Answer, error) {
 	defer w.db()()
 	r.Payment, r.Actor, r.Told = p, payment.ByConfirm, true
-	if ending, err := w.store.Release(ctx, r); ending != payment.Applied {
+	ending, err := w.store.Release(ctx, r)
+	if ending != payment.Applied {
 		w.log.WarnContext(ctx, "give the lease back", "order_id", p.OrderID, "ending", ending.String(), "error", err)
 		if ending == payment.NoRows {
 			return w.fromRow(ctx, p)
 		}
 	}
-	p.Leased = false
+	p.Leased, p.Told = false, p.Told || ending == payment.Applied
 	return pendingAnswer(p, result), nil
 }
 
@@ -114,6 +115,11 @@ type sequence struct {
 	took     time.Duration
 	dbT      time.Duration
 	attempts int
+	// resends counts the further tries that next allowed; keySpent says that Toss answered an error under the key
+	// in use.
+	resends         int
+	keySpent        bool
+	settledByLookup bool
 }
 
 // run sends and concludes by the worst that was heard; earlier says that a try before may have reached Toss.
@@ -124,12 +130,7 @@ func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
 		Key:   payment.ConfirmKey(p.PaymentKey, p.Sends), NotAfter: q.leaseEnd, Next: q.next,
 		Background: q.actor != payment.ByConfirm,
 	})
-	for _, a := range tries {
-		q.took += a.Took
-		if a.Sent() {
-			q.attempts++
-		}
-	}
+	q.count(tries)
 	c := payment.Conclude(tries, earlier)
 	if c.Verdict == payment.VerdictLookup {
 		patience := Patient
@@ -143,16 +144,36 @@ func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
 	return c
 }
 
+// count sums the tries up. A lookup of next that settled the payment is the last answer but no try; a refusal after
+// next has stored a key leaves that key unused.
+func (q *sequence) count(tries []payment.Answer) {
+	begun := 0
+	for i, a := range tries {
+		q.took += a.Took
+		if q.settledByLookup && i == len(tries)-1 || a.Kind == payment.KindRefused {
+			continue
+		}
+		begun++
+		q.keySpent = a.SpendsKey()
+		if a.Sent() {
+			q.attempts++
+		}
+	}
+	q.keySpent = q.keySpent && begun > q.resends
+}
+
 // next is the key rule between two tries (payment.KeyStepAfter). The next key is stored before it is sent.
 func (q *sequence) next(ctx context.Context, last payment.Answer) (string, bool, payment.Answer) {
 	switch payment.KeyStepAfter(last) {
 	case payment.KeepKey:
+		q.resends++
 		return payment.ConfirmKey(q.payment.PaymentKey, q.payment.Sends), true, payment.Answer{}
 	case payment.LookupOnly:
 		return "", false, payment.Answer{}
 	}
 	a := q.gateway.Lookup(ctx, q.payment.PaymentKey, OneTry)
 	if a.Kind == payment.KindPayment && a.Observation.Final() {
+		q.settledByLookup = true
 		return "", false, a
 	}
 	q.took += a.Took
@@ -169,5 +190,6 @@ func (q *sequence) next(ctx context.Context, last payment.Answer) (string, bool,
 		return "", false, payment.Answer{}
 	}
 	q.payment = p
+	q.resends++
 	return payment.ConfirmKey(p.PaymentKey, p.Sends), true, payment.Answer{}
 }

@@ -44,7 +44,7 @@ type Service struct {
 	set     Settings
 	members *members
 	flights *flights
-	running sync.WaitGroup
+	running *crew
 }
 
 // New checks the parts and returns a Service.
@@ -58,23 +58,63 @@ func New(d Deps) (*Service, error) {
 	return &Service{
 		store: d.Store, gateway: d.Gateway, log: d.Logger, set: d.Settings,
 		members: newMembers(d.Settings.MemberCalls, d.Settings.MemberPeriod),
-		flights: newFlights(),
+		flights: newFlights(), running: newCrew(),
 	}, nil
 }
 
 // WithStore returns a Service that shares everything but works through another store: recovery's own pool.
 func (s *Service) WithStore(store Store) *Service {
-	return &Service{store: store, gateway: s.gateway, log: s.log, set: s.set, members: s.members, flights: s.flights}
+	view := *s
+	view.store = store
+	return &view
 }
 
 // Drain waits until every detached confirm has ended, or ctx has.
 func (s *Service) Drain(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() { s.running.Wait(); close(done) }()
 	select {
-	case <-done:
+	case <-s.running.empty():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// crew counts the detached work. Unlike with a WaitGroup, waiting may overlap with work that begins.
+type crew struct {
+	mu   sync.Mutex
+	size int
+	idle chan struct{}
+}
+
+func newCrew() *crew {
+	c := &crew{idle: make(chan struct{})}
+	close(c.idle)
+	return c
+}
+
+func (c *crew) run(f func()) {
+	c.mu.Lock()
+	if c.size++; c.size == 1 {
+		c.idle = make(chan struct{})
+	}
+	c.mu.Unlock()
+	go func() {
+		defer c.leave()
+		f()
+	}()
+}
+
+func (c *crew) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.size--; c.size == 0 {
+		close(c.idle)
+	}
+}
+
+// empty is closed when nobody works.
+func (c *crew) empty() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idle
 }

@@ -75,7 +75,9 @@ func New(o Options) (*Recovery, error) {
 func (r *Recovery) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	for range r.opt.Concurrency {
-		loops.Go(func() { r.loop(ctx, r.opt.DueEvery, "due payments", func(ctx context.Context) error { _, err := r.runDue(ctx); return err }) })
+		loops.Go(func() {
+			r.loop(ctx, r.opt.DueEvery, "due payments", func(ctx context.Context) error { _, err := r.runDue(ctx); return err })
+		})
 	}
 	loops.Go(func() { r.loop(ctx, r.opt.SweepEvery, "sweep", r.sweep) })
 	loops.Wait()
@@ -92,12 +94,23 @@ func (r *Recovery) loop(ctx context.Context, every time.Duration, name string, o
 			return
 		case <-timer.C:
 		}
-		if err := once(ctx); err != nil && ctx.Err() == nil {
+		if err := contained(ctx, once); err != nil && ctx.Err() == nil {
 			r.metrics.did(approval.DidError)
 			r.log.ErrorContext(ctx, "recovery", "loop", name, "error", err)
 		}
 		timer.Reset(every - every/20 + time.Duration(rand.Int64N(int64(every)/10+1)))
 	}
+}
+
+// contained turns a panic into an error: a bug in one round must not end the service. The value stays out: it may
+// hold a paymentKey.
+func contained(ctx context.Context, once func(context.Context) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic of type %T\n%s", v, debug.Stack())
+		}
+	}()
+	return once(ctx)
 }
 
 // runDue works off what is due, one claim at a time, and says how many it resolved.
@@ -135,15 +148,13 @@ func (r *Recovery) sweep(ctx context.Context) error {
 // resolve settles one claimed payment, contains its panics and tells what happened. Work in hand outlives ctx, so
 // that a stop does not leave a lease behind; the lease bounds it.
 func (r *Recovery) resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (res approval.Resolution, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("resolve payment: panic: %v", v)
-			r.log.ErrorContext(ctx, "resolve payment panicked", "order_id", p.OrderID, "panic", v, "stack", string(debug.Stack()))
-			res.Did = approval.DidError
-		}
-		r.metrics.did(res.Did)
-	}()
-	res, err = r.resolver.Resolve(context.WithoutCancel(ctx), p, actor, leaseEnd)
+	res = approval.Resolution{Before: p, After: p, Did: approval.DidError}
+	err = contained(context.WithoutCancel(ctx), func(ctx context.Context) error {
+		done, err := r.resolver.Resolve(ctx, p, actor, leaseEnd)
+		res = done
+		return err
+	})
+	r.metrics.did(res.Did)
 	level := slog.LevelInfo
 	if err != nil {
 		level = slog.LevelWarn

@@ -105,7 +105,7 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status}
 	switch {
 	case ending == payment.NoRows:
-		row.Reason = "in_progress"
+		row.Reason = payment.SyncInProgress
 		s.add(row, approval.DidWait)
 		return
 	case ending != payment.Applied:
@@ -126,7 +126,7 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 
 // plan is the dry run of one payment.
 func (s *syncRun) plan(ctx context.Context, p payment.Payment) {
-	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status, Reason: "in_progress"}
+	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status, Reason: payment.SyncInProgress}
 	did := approval.DidWait
 	if !p.Leased {
 		a, _ := s.resolver.Plan(ctx, p)
