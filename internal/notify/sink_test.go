@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -32,14 +33,14 @@ func TestDeadReceiverDelaysNobody(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := setup(t, Options{Workers: test.workers, Webhook: test.webhook})
+				b := setup(t, Options{Workers: test.workers, Webhook: test.webhook, Log: slog.New(slog.DiscardHandler)})
 				b.queue.latency = 2 * time.Millisecond
-				for i := range 500 {
+				for i := range 400 {
 					b.queue.add(payment.NoticePaid, paid("order-"+strconv.Itoa(i)))
 				}
 				b.run(t)
 				var receipts []*row
-				for i := range 120 {
+				for i := range 60 {
 					time.Sleep(500 * time.Millisecond)
 					b.queue.add(payment.NoticePaid, paid("order-"+strconv.Itoa(i)))
 					receipts = append(receipts, b.queue.add(payment.NoticeReceipt, paid("order-"+strconv.Itoa(i))))
