@@ -80,7 +80,10 @@ func (s *syncRun) each(ctx context.Context, page []payment.Payment) {
 	for range s.opt.Concurrency {
 		workers.Go(func() {
 			for p := range work {
-				s.one(ctx, p)
+				if err := contained(ctx, func(ctx context.Context) error { s.one(ctx, p); return nil }); err != nil {
+					s.log.ErrorContext(ctx, "sync", "order_id", p.OrderID, "error", err)
+					s.add(payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status, Reason: "internal error"}, approval.DidError)
+				}
 			}
 		})
 	}
@@ -128,12 +131,12 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 func (s *syncRun) plan(ctx context.Context, p payment.Payment) {
 	row := payment.SyncResult{OrderID: p.OrderID, Before: p.Status, After: p.Status, Reason: payment.SyncInProgress}
 	did := approval.DidWait
-	if !p.Leased {
+	if !approval.Held(p) {
 		a, _ := s.resolver.Plan(ctx, p)
 		row.Reason = string(a.Do) + ": " + a.Reason
 		switch {
 		case a.Do == payment.Settle:
-			row.After, did = a.To, didTo(a.To)
+			row.After = a.To
 		case a.Incident != "":
 			did = approval.DidIncident
 		}
@@ -141,35 +144,25 @@ func (s *syncRun) plan(ctx context.Context, p payment.Payment) {
 	s.add(row, did)
 }
 
-func didTo(to payment.Status) approval.Did {
-	switch to {
-	case payment.Paid:
-		return approval.DidPaid
-	case payment.Failed:
-		return approval.DidFailed
-	case payment.Canceled:
-		return approval.DidCanceled
-	default:
-		return approval.DidWait
-	}
-}
-
+// add counts a payment by the state it is in now, unless an error or an incident says more.
 func (s *syncRun) add(row payment.SyncResult, did approval.Did) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Results = append(s.report.Results, row)
 	s.report.Checked++
-	switch did {
-	case approval.DidPaid:
-		s.report.Paid++
-	case approval.DidFailed, approval.DidGiveBack:
-		s.report.Failed++
-	case approval.DidCanceled:
-		s.report.Canceled++
-	case approval.DidIncident:
-		s.report.Incidents++
-	case approval.DidError:
+	switch {
+	case did == approval.DidError:
 		s.report.Errors++
+	case did == approval.DidIncident:
+		s.report.Incidents++
+	case row.Reason == payment.SyncInProgress:
+		s.report.Waiting++
+	case row.After == payment.Paid:
+		s.report.Paid++
+	case row.After == payment.Failed:
+		s.report.Failed++
+	case row.After == payment.Canceled:
+		s.report.Canceled++
 	default:
 		s.report.Waiting++
 	}
