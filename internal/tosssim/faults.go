@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -178,10 +179,8 @@ func compileOne(f Fault, codes map[string]*apiError) (*rule, error) {
 
 func (f Fault) check() error {
 	oneOf := func(name, v string, allowed ...string) error {
-		for _, a := range allowed {
-			if v == a {
-				return nil
-			}
+		if slices.Contains(allowed, v) {
+			return nil
 		}
 		return fmt.Errorf("%s: %q is not one of %s", name, v, strings.Trim(strings.Join(allowed, ", "), ", "))
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -228,9 +229,7 @@ func patched(body []byte, patch map[string]json.RawMessage) []byte {
 	if json.Unmarshal(body, &fields) != nil {
 		return body
 	}
-	for k, v := range patch {
-		fields[k] = v
-	}
+	maps.Copy(fields, patch)
 	b, err := json.Marshal(fields)
 	if err != nil {
 		return body

@@ -2,6 +2,7 @@ package tosssim
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -229,9 +230,7 @@ func (j *journal) counters() Counters {
 	for op, n := range j.ops {
 		c.Ops[op] = *n
 	}
-	for code, n := range j.codes {
-		c.Codes[code] = n
-	}
+	maps.Copy(c.Codes, j.codes)
 	return c
 }
 

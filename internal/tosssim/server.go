@@ -122,8 +122,11 @@ func (v *Server) Close() error {
 
 // TB is what Start needs of testing.TB.
 type TB interface {
+	// Helper is testing.TB's.
 	Helper()
+	// Fatalf is testing.TB's.
 	Fatalf(format string, args ...any)
+	// Cleanup is testing.TB's.
 	Cleanup(func())
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 
@@ -81,9 +82,7 @@ const basic = "Basic dGVzdF9zazo=" // test_sk:
 
 func (b *bench) toss(method, path, body string, h header) result {
 	all := header{"Authorization": basic}
-	for k, v := range h {
-		all[k] = v
-	}
+	maps.Copy(all, h)
 	return b.do(method, b.sim.URL()+path, body, all)
 }
 
