@@ -23,7 +23,9 @@ var unknownKinds = []payment.Kind{
 	payment.KindTimeout, payment.KindPanic, payment.KindNotFound,
 }
 
-func heard(k payment.Kind) payment.Answer { return payment.Answer{Kind: k, Code: "CODE", Message: "text"} }
+func heard(k payment.Kind) payment.Answer {
+	return payment.Answer{Kind: k, Code: "CODE", Message: "text"}
+}
 
 func heardPayment(s payment.Sighting) payment.Answer {
 	return payment.Answer{Kind: payment.KindPayment, Observation: full(s)}
