@@ -125,7 +125,9 @@ func TestKeyRule(t *testing.T) {
 		want []string
 	}{
 		{"lookup settles", func(context.Context, payment.Answer) (string, bool, payment.Answer) { return "", false, settled }, []string{"fault", "payment"}},
-		{"lookup has no answer", func(context.Context, payment.Answer) (string, bool, payment.Answer) { return "", false, payment.Answer{} }, []string{"fault"}},
+		{"lookup has no answer", func(context.Context, payment.Answer) (string, bool, payment.Answer) {
+			return "", false, payment.Answer{}
+		}, []string{"fault"}},
 		{"no rule given", nil, []string{"fault"}},
 		{"panic in the rule", func(context.Context, payment.Answer) (string, bool, payment.Answer) { panic("bug") }, []string{"fault", "panic"}},
 	}

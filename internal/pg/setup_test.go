@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -204,3 +205,5 @@ func kinds(answers []payment.Answer) (all []string) {
 	}
 	return all
 }
+
+func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
