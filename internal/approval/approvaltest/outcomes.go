@@ -1,0 +1,223 @@
+package approvaltest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+)
+
+// Settle implements approval.Outcomes.
+func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Payment, payment.Ending, error) {
+	return s.write(ctx, Settle, func() *payment.Payment {
+		row, to := s.byID(st.Payment.ID), st.Action.To
+		if row == nil || !slices.Contains(payment.SettleFrom(to), row.Status) ||
+			payment.NeedsFence(to) && row.Version != st.Payment.Version {
+			return nil
+		}
+		from := row.Status
+		row.Status, row.Leased, row.DueAt, row.Looks, row.UpdatedAt = to, false, time.Time{}, 0, time.Now()
+		row.HoldsOrder = to != payment.Failed
+		row.Told = row.Told || st.Told
+		if st.Action.Failure != nil {
+			row.Failure = new(*st.Action.Failure)
+		}
+		if in := max(st.Action.VerifyIn, payment.CrossingLook(st.Actor, to)); in > 0 {
+			row.DueAt = time.Now().Add(in)
+		}
+		if st.NotSent {
+			row.MaybeSent = false
+		}
+		s.settled(row, st)
+		s.move(row, from, st.Actor, st.Action.Reason)
+		s.open(row, st.Action.Incident)
+		s.notify(row, from)
+		row.Version++
+		return row
+	})
+}
+
+func (s *Store) settled(row *payment.Payment, st approval.Settlement) {
+	o := st.Observation
+	switch row.Status {
+	case payment.AwaitingDeposit:
+		row.VirtualAccount = o.VirtualAccount
+		row.DueAt = time.Now().Add(10 * time.Minute)
+	case payment.Paid, payment.Canceled:
+		row.Method, row.ApprovedAt, row.ReceiptURL = o.Method, o.ApprovedAt, o.ReceiptURL
+		if o.Sighting != payment.SeenDone {
+			row.CanceledAmount = max(row.CanceledAmount, row.Amount-o.Balance)
+		}
+	}
+	s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool {
+		return i.PaymentKey == row.PaymentKey && i.Kind == payment.UnknownOutcome
+	})
+}
+
+func (s *Store) notify(row *payment.Payment, from payment.Status) {
+	switch {
+	case row.Status == payment.Paid && from != payment.Paid:
+		s.tell(row, payment.NoticePaid, payment.NoticeReceipt)
+	case row.Status == payment.Failed && row.Told:
+		s.tell(row, payment.NoticeFailed)
+	case row.Status == payment.Canceled:
+		s.tell(row, payment.NoticeCanceled)
+	}
+}
+
+// Release implements approval.Outcomes. It raises no version: the fence that the holder had stays his.
+func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending, error) {
+	_, ending, err := s.write(ctx, Release, func() *payment.Payment {
+		row := s.byID(r.Payment.ID)
+		if row == nil || row.Version != r.Payment.Version {
+			return nil
+		}
+		s.schedule(row, r)
+		row.KeySpent = row.KeySpent || r.KeySpent
+		row.Told = row.Told || r.Told
+		switch {
+		case r.NotSent:
+			row.MaybeSent, row.FirstSentAt, row.LastSentAt = false, time.Time{}, time.Time{}
+		case r.Sent:
+			row.MaybeSent, row.LastSentAt = true, time.Now()
+		}
+		if row.Status == payment.Failed && r.Observation.Returned() {
+			row.HoldsOrder, row.DueAt = false, time.Time{}
+			s.endCancels(row.ID)
+		}
+		s.open(row, r.Incident)
+		return row
+	})
+	return ending, err
+}
+
+func (s *Store) schedule(row *payment.Payment, r approval.Release) {
+	in := r.DueIn
+	if in < 0 {
+		in = min(approval.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
+	}
+	leased := row.Leased
+	row.Leased = false
+	switch {
+	case r.Park && row.Status.Unfinished():
+		row.DueAt = time.Time{}
+	case row.Status.Unfinished() || row.HoldsOrder && row.Status == payment.Failed:
+		row.DueAt = time.Now().Add(in)
+	case !leased:
+	case r.Forget:
+		row.DueAt = time.Time{}
+	default:
+		row.DueAt = time.Now().Add(in)
+	}
+}
+
+// BeginSend implements approval.Outcomes.
+func (s *Store) BeginSend(ctx context.Context, b approval.BeginSend) (payment.Payment, payment.Ending, error) {
+	return s.write(ctx, BeginSend, func() *payment.Payment {
+		row := s.byID(b.Payment.ID)
+		if row == nil || row.Version != b.Payment.Version || row.Status != payment.Pending ||
+			b.Within > 0 && time.Since(row.ReservedAt) >= b.Within {
+			return nil
+		}
+		if !row.MaybeSent {
+			row.FirstSentAt = time.Now()
+		}
+		row.MaybeSent, row.LastSentAt = true, time.Now()
+		if b.NextKey {
+			row.Sends, row.KeySpent = row.Sends+1, false
+		}
+		return lend(row, b.Lease)
+	})
+}
+
+// MarkTold implements approval.Outcomes.
+func (s *Store) MarkTold(ctx context.Context, paymentKey string) error {
+	_, _, err := s.write(ctx, MarkTold, func() *payment.Payment {
+		row := s.byKey(paymentKey)
+		if row != nil && !row.Told {
+			row.Told = true
+			if row.Status == payment.Failed {
+				s.tell(row, payment.NoticeFailed)
+			}
+		}
+		return row
+	})
+	return err
+}
+
+// BeginGiveBack implements approval.GiveBacks.
+func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c approval.Cancel, p payment.Payment, e payment.Ending, err error) {
+	p, e, err = s.write(ctx, BeginGiveBack, func() *payment.Payment {
+		row := s.byID(g.Payment.ID)
+		if row == nil || row.Version != g.Payment.Version || row.Status == payment.Canceled {
+			return nil
+		}
+		row.HoldsOrder = row.HoldsOrder || s.holder(row.OrderID) == nil
+		i := slices.IndexFunc(s.cancels, func(c *cancel) bool { return c.paymentID == row.ID && !c.done && !c.refused })
+		if i < 0 {
+			i = len(s.cancels)
+			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, Cancel: approval.Cancel{
+				ID: payment.NewCancelID(), Sends: 1, Amount: g.Amount, Reason: g.Reason, CreatedAt: time.Now(),
+			}})
+		}
+		if s.cancels[i].spent {
+			s.cancels[i].Sends, s.cancels[i].spent, s.cancels[i].Amount = s.cancels[i].Sends+1, false, g.Amount
+		}
+		c = s.cancels[i].Cancel
+		return lend(row, g.Lease)
+	})
+	return c, p, e, err
+}
+
+// EndGiveBack implements approval.GiveBacks.
+func (s *Store) EndGiveBack(ctx context.Context, end approval.GiveBackEnd) (payment.Payment, payment.Ending, error) {
+	return s.write(ctx, EndGiveBack, func() *payment.Payment {
+		row := s.byID(end.Payment.ID)
+		if row == nil || row.Version != end.Payment.Version {
+			return nil
+		}
+		row.Leased, row.DueAt = false, time.Now().Add(approval.LookAgainIn)
+		for _, c := range s.cancels {
+			if c.ID == end.Cancel.ID {
+				c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
+			}
+		}
+		switch {
+		case end.Done && row.Status.Unfinished():
+			from := row.Status
+			row.Status, row.Failure = payment.Failed, &payment.Failure{Code: payment.FailGivenBack}
+			s.move(row, from, end.Actor, end.Reason)
+			s.notify(row, from)
+			row.HoldsOrder, row.DueAt = false, time.Time{}
+		case end.Done:
+			row.HoldsOrder, row.DueAt = false, time.Time{}
+			s.tell(row, payment.NoticeCanceled)
+			s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool {
+				return i == Incident{row.PaymentKey, payment.CancelFailed}
+			})
+		case end.Refused:
+			s.open(row, payment.CancelFailed)
+		}
+		row.Version++
+		return row
+	})
+}
+
+func (s *Store) endCancels(id int64) {
+	for _, c := range s.cancels {
+		if c.paymentID == id {
+			c.done = true
+		}
+	}
+}
+
+// AgeCancels makes every cancel older.
+func (s *Store) AgeCancels(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.cancels {
+		c.CreatedAt = c.CreatedAt.Add(-by)
+	}
+}

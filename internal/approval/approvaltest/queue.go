@@ -1,0 +1,93 @@
+package approvaltest
+
+import (
+	"context"
+	"time"
+
+	"paymentd/internal/payment"
+)
+
+// ClaimDue implements recovery.Queue.
+func (s *Store) ClaimDue(ctx context.Context, limit int, lease time.Duration) ([]payment.Payment, error) {
+	if s.meet(ctx, ClaimDue).Fails {
+		return nil, ErrFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var claimed []payment.Payment
+	for _, p := range s.rows {
+		if len(claimed) < limit && !p.DueAt.IsZero() && !p.DueAt.After(time.Now()) {
+			p.Looks++
+			claimed = append(claimed, view(lend(p, lease)))
+		}
+	}
+	return claimed, nil
+}
+
+// ClaimOne implements recovery.Queue. A finished row that is not due is fenced and keeps its time.
+func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error) {
+	return s.write(ctx, ClaimOne, func() *payment.Payment {
+		row := s.byKey(paymentKey)
+		if row == nil || !free(row) {
+			return nil
+		}
+		row.Looks++
+		if row.Status.Unfinished() || !row.DueAt.IsZero() && !row.DueAt.After(time.Now()) {
+			return lend(row, lease)
+		}
+		row.Version++
+		return row
+	})
+}
+
+// ListUnfinished implements recovery.Queue.
+func (s *Store) ListUnfinished(ctx context.Context, olderThan time.Duration, limit int, after int64) ([]payment.Payment, error) {
+	if s.meet(ctx, List).Fails {
+		return nil, ErrFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var page []payment.Payment
+	for _, p := range s.rows {
+		if len(page) < limit && p.ID > after && p.Status.Unfinished() && time.Since(p.ReservedAt) >= olderThan {
+			page = append(page, view(p))
+		}
+	}
+	return page, nil
+}
+
+// ByOrder implements recovery.Queue.
+func (s *Store) ByOrder(ctx context.Context, orderID string) (payment.Payment, bool, error) {
+	if s.meet(ctx, Find).Fails {
+		return payment.Payment{}, false, ErrFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best := s.holder(orderID)
+	for _, p := range s.rows {
+		if best == nil || p.OrderID == orderID && !best.HoldsOrder && p.ID > best.ID {
+			if p.OrderID == orderID {
+				best = p
+			}
+		}
+	}
+	if best == nil {
+		return payment.Payment{}, false, nil
+	}
+	return view(best), true, nil
+}
+
+// SweepMissingNotices implements recovery.Queue: it adds as many as MissNotices said.
+func (s *Store) SweepMissingNotices(ctx context.Context) (int, error) {
+	if s.meet(ctx, SweepNotices).Fails {
+		return 0, ErrFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.missing
+	s.missing = 0
+	return n, nil
+}
+
+// MissNotices sets what the next sweep finds.
+func (s *Store) MissNotices(n int) { s.mu.Lock(); defer s.mu.Unlock(); s.missing = n }
