@@ -48,7 +48,7 @@ const settleSQL = `WITH old AS (
 			due_at = CASE
 				WHEN @due::interval IS NOT NULL THEN now() + @due::interval
 				WHEN @to = 'FAILED' AND old.owed THEN now() + interval '5 seconds'
-				WHEN p.status = @to AND NOT p.leased THEN p.due_at
+				WHEN p.status = @to AND NOT p.leased AND NOT @returned THEN p.due_at
 				ELSE NULL END,
 			maybe_sent = p.maybe_sent AND NOT @not_sent,
 			first_sent_at = CASE WHEN NOT @not_sent THEN p.first_sent_at END,

@@ -1,0 +1,355 @@
+package store
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+
+	"paymentd/internal/payment"
+)
+
+func TestClaimDue(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.reserved("leased")
+	f.inState("later", payment.Pending)
+	f.inState("paid", payment.Paid)
+	for i, tt := range []struct {
+		name  string
+		state payment.Status
+	}{{"c", payment.Pending}, {"b", payment.Paid}, {"a", payment.Failed}} {
+		p := f.inState(tt.name, tt.state)
+		f.exec("UPDATE payments SET due_at = now() - interval '1 s' * $2 WHERE id = $1", p.ID, 10*(i+1))
+	}
+	f.exec("UPDATE payments SET due_at = now() - interval '1 ms', leased = true WHERE payment_key = 'pk_c'") // a dead holder
+	var got []string
+	for {
+		list, err := f.ClaimDue(t.Context(), 2, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) == 0 {
+			break
+		}
+		for _, p := range list {
+			got = append(got, p.PaymentKey)
+			if !p.Leased || p.Version != 2 || p.Looks != 1 || !p.DueAt.Equal(p.ReadAt.Add(lease)) {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+	if strings.Join(got, " ") != "pk_a pk_b pk_c" && strings.Join(got, " ") != "pk_b pk_a pk_c" {
+		t.Errorf("claimed %v", got)
+	}
+}
+
+func TestClaimDueByMany(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for i := range 60 {
+		f.reserved(fmt.Sprint(i))
+	}
+	f.exec("UPDATE payments SET due_at = now()")
+	var mu sync.Mutex
+	seen := map[int64]int{}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for {
+				list, err := f.ClaimDue(t.Context(), 7, lease)
+				if err != nil {
+					t.Error(err)
+				}
+				if len(list) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, p := range list {
+					seen[p.ID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("payment %d was claimed %d times", id, n)
+		}
+	}
+	// A worker that meets nothing but locked rows may stop early; what it left is due for the next.
+	if rest, err := f.ClaimDue(t.Context(), 100, lease); err != nil || len(seen)+len(rest) != 60 {
+		t.Errorf("%d and %d claimed, %v", len(seen), len(rest), err)
+	}
+}
+
+func TestClaimOne(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	p := f.reserved("a")
+	if _, e, err := f.ClaimOne(t.Context(), "pk_a", lease); e != payment.NoRows || err != nil {
+		t.Errorf("leased: %s, %v", e, err)
+	}
+	if _, e, err := f.ClaimOne(t.Context(), "pk_none", lease); e != payment.NoRows || err != nil {
+		t.Errorf("none: %s, %v", e, err)
+	}
+	f.exec("UPDATE payments SET due_at = now() - interval '1 s'")
+	q, e, err := f.ClaimOne(t.Context(), "pk_a", lease)
+	if applied(t, q, e, err); !q.Leased || q.Version != 2 || q.ID != p.ID {
+		t.Errorf("lease over: %+v", q)
+	}
+	// A finished row keeps its second look.
+	paid := f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByRecovery))
+	q, e, err = f.ClaimOne(t.Context(), "pk_b", lease)
+	if applied(t, q, e, err); q.Leased || !q.DueAt.Equal(paid.DueAt) || q.Version != paid.Version+1 {
+		t.Errorf("second look: %+v", q)
+	}
+	f.settle(settlement(f.reserved("c"), payment.Paid, payment.ByConfirm))
+	q, e, err = f.ClaimOne(t.Context(), "pk_c", lease)
+	if applied(t, q, e, err); q.Leased || !q.DueAt.IsZero() {
+		t.Errorf("nothing due: %+v", q)
+	}
+}
+
+func TestClaimOrders(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.reserved("leased")
+	f.inState("a", payment.Pending)
+	f.inState("b", payment.Canceled)
+	list, err := f.ClaimOrders(t.Context(), lease, "order_leased", "order_a", "order_b", "order_none")
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+}
+
+func TestSweepStuck(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for _, tt := range []struct{ name, sql string }{
+		{"parked, resolved", "UPDATE payments SET due_at = 'infinity' WHERE payment_key = $1"},
+		{"parked, open", `WITH p AS (UPDATE payments SET due_at = 'infinity' WHERE payment_key = $1 RETURNING payment_key)
+			INSERT INTO incidents (payment_key, kind) SELECT payment_key, 'mismatch' FROM p`},
+		{"long lease", "UPDATE payments SET leased = true, due_at = now() + interval '1 day' WHERE payment_key = $1"},
+		{"lease", "UPDATE payments SET leased = true WHERE payment_key = $1"},
+		{"owed", `WITH p AS (UPDATE payments SET status = 'FAILED', due_at = NULL, leased = false WHERE payment_key = $1 RETURNING id)
+			INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours) SELECT 'c-1', id, $1, 1, 'open', true FROM p`},
+		{"paid", "UPDATE payments SET status = 'PAID', due_at = NULL, leased = false WHERE payment_key = $1"},
+	} {
+		f.inState(tt.name, payment.Pending)
+		f.exec(tt.sql, "pk_"+tt.name)
+	}
+	list, err := f.SweepStuck(t.Context(), 2*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range list {
+		got = append(got, p.PaymentKey)
+		if p.Leased || !p.DueAt.Equal(p.ReadAt) || p.Version != 2 {
+			t.Errorf("%+v", p)
+		}
+	}
+	if diff := cmp.Diff([]string{"pk_parked, resolved", "pk_long lease", "pk_owed"}, got); diff != "" {
+		t.Errorf("stuck (-want +got):\n%s", diff)
+	}
+}
+
+func TestListUnfinished(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for i, s := range []payment.Status{payment.Pending, payment.Paid, payment.AwaitingDeposit, payment.Failed, payment.Pending, payment.Pending} {
+		f.inState(fmt.Sprint(i), s)
+	}
+	f.exec("UPDATE payments SET reserved_at = now() - interval '1 h' WHERE payment_key <> 'pk_5'")
+	var got []string
+	for after := int64(0); ; {
+		page, err := f.ListUnfinished(t.Context(), time.Minute, 2, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, p := range page {
+			got, after = append(got, p.PaymentKey), p.ID
+		}
+	}
+	if diff := cmp.Diff([]string{"pk_0", "pk_2", "pk_4"}, got); diff != "" {
+		t.Errorf("unfinished (-want +got):\n%s", diff)
+	}
+}
+
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
+	claim := func() []payment.Notice {
+		t.Helper()
+		list, err := f.ClaimNotices(t.Context(), 10, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	finish := func(n payment.Notice, r payment.NoticeResult) {
+		t.Helper()
+		if err := f.FinishNotice(t.Context(), n, r); err != nil {
+			t.Error(err)
+		}
+	}
+	list := claim()
+	if len(list) != 2 || len(claim()) != 0 {
+		t.Fatalf("claimed %+v", list)
+	}
+	for _, n := range list {
+		if n.Attempts != 1 || n.Sequence != 2 || n.Payment.Status != payment.Paid || n.Payment.PaymentKey != "pk_a" || n.Now.IsZero() || n.CreatedAt.IsZero() || len(n.ID) != 36 {
+			t.Errorf("%+v", n)
+		}
+	}
+	first, second := list[0], list[1]
+	finish(first, payment.NoticeResult{State: payment.NoticeQueued, RetryIn: time.Hour, Error: "503\x00"})
+	if len(claim()) != 0 {
+		t.Error("claimed before its time")
+	}
+	// A worker that comes late with its result does not disturb the one that took over (trap 21).
+	f.exec("UPDATE notices SET due_at = now() - interval '1 s'")
+	for _, n := range claim() {
+		if n.ID == second.ID {
+			if err := f.FinishNotice(t.Context(), second, payment.NoticeResult{State: payment.NoticeDead}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
+				t.Errorf("late: %v", err)
+			}
+			finish(n, payment.NoticeResult{State: payment.NoticeDelivered})
+		} else {
+			if n.Attempts != 2 {
+				t.Errorf("attempt %d", n.Attempts)
+			}
+			finish(n, payment.NoticeResult{State: payment.NoticeDead, Error: "410"})
+		}
+	}
+	counts, err := f.NoticeCounts(t.Context())
+	if diff := cmp.Diff(map[payment.NoticeState]int64{payment.NoticeQueued: 0, payment.NoticeDead: 1}, counts); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	open, err := f.Incidents(t.Context(), IncidentFilter{Kind: payment.DeadNotice, Open: true, Limit: 10})
+	if err != nil || len(open) != 1 || open[0].OrderID != "order_a" || !strings.Contains(string(open[0].Evidence), "410") {
+		t.Errorf("%+v, %v", open, err)
+	}
+	if n, err := f.ReplayNotices(t.Context(), "not-an-id"); n != 0 || err != nil {
+		t.Errorf("replayed %d, %v", n, err)
+	}
+	if n, err := f.ReplayNotices(t.Context(), first.ID); n != 1 || err != nil {
+		t.Errorf("replayed %d, %v", n, err)
+	}
+	list = claim()
+	if len(list) != 1 || list[0].ID != first.ID || f.count("incidents WHERE resolved_at IS NULL") != 0 {
+		t.Fatalf("%+v", list)
+	}
+	finish(list[0], payment.NoticeResult{State: payment.NoticeSuperseded})
+	if n := f.count("notices WHERE due_at IS NOT NULL"); n != 0 {
+		t.Errorf("%d left", n)
+	}
+}
+
+func TestIncidents(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	id, e, err := f.OpenIncident(t.Context(), NewIncident{Kind: payment.OrphanApproval, PaymentKey: "pk_x", Reason: "first"})
+	if id == 0 || e != payment.Applied || err != nil {
+		t.Fatalf("%d %s, %v", id, e, err)
+	}
+	if _, e, err := f.OpenIncident(t.Context(), NewIncident{Kind: payment.OrphanApproval, PaymentKey: "pk_x", Reason: "second"}); e != payment.NoRows || err != nil {
+		t.Errorf("%s, %v", e, err)
+	}
+	if _, e, err := f.OpenIncident(t.Context(), NewIncident{Kind: "nonsense", PaymentKey: "pk_x"}); e != payment.NotApplied || err == nil {
+		t.Errorf("%s, %v", e, err)
+	}
+	f.exec("UPDATE incidents SET resolved_at = now()")
+	if _, e, err := f.OpenIncident(t.Context(), NewIncident{Kind: payment.OrphanApproval, PaymentKey: "pk_x"}); e != payment.Applied || err != nil {
+		t.Errorf("again: %s, %v", e, err)
+	}
+	all, err := f.Incidents(t.Context(), IncidentFilter{Limit: 10})
+	if err != nil || len(all) != 2 || all[0].ID < all[1].ID || all[1].ResolvedAt == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if page, err := f.Incidents(t.Context(), IncidentFilter{Before: all[0].ID, Limit: 10}); err != nil || len(page) != 1 || page[0].ID != id {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
+
+// TestMetrics is trap 24: every series is there before anything happens.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	series := func() (n map[string]int, sum map[string]float64) {
+		families, err := f.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, sum = map[string]int{}, map[string]float64{}
+		for _, family := range families {
+			n[family.GetName()] = len(family.GetMetric())
+			for _, m := range family.GetMetric() {
+				sum[family.GetName()] += value(m)
+			}
+		}
+		return n, sum
+	}
+	n, _ := series()
+	want := map[string]int{
+		"paymentd_db_connections": 4, "paymentd_db_connections_max": 2, "paymentd_db_acquire_waiting": 2, "paymentd_db_acquire_duration_seconds": 2,
+		"paymentd_db_acquire_timeouts_total": 2, "paymentd_settled_total": 25, "paymentd_settle_duration_seconds": 5, "paymentd_payments": 2,
+		"paymentd_oldest_pending_seconds": 1, "paymentd_incidents_open": 6, "paymentd_notices": 2,
+	}
+	if diff := cmp.Diff(want, n); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+	f.reserved("a")
+	f.exec("UPDATE payments SET reserved_at = now() - interval '1 h'")
+	f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByConfirm))
+	f.metrics.readAt = time.Time{}
+	_, sum := series()
+	if sum["paymentd_payments"] != 1 || sum["paymentd_oldest_pending_seconds"] < 3600 || sum["paymentd_notices"] != 2 ||
+		sum["paymentd_settled_total"] != 1 || sum["paymentd_settle_duration_seconds"] != 1 || sum["paymentd_db_connections_max"] != 6 {
+		t.Errorf("%v", sum)
+	}
+}
+
+func value(m *dto.Metric) float64 {
+	switch {
+	case m.GetGauge() != nil:
+		return m.GetGauge().GetValue()
+	case m.GetCounter() != nil:
+		return m.GetCounter().GetValue()
+	default:
+		return float64(m.GetHistogram().GetSampleCount())
+	}
+}
+
+// TestWaitingIsSeen: who waits for a connection is counted while it waits.
+func TestWaitingIsSeen(t *testing.T) {
+	t.Parallel()
+	f := setup(t, func(o *Options) { o.RequestConns = 1 })
+	conn, err := f.pool.acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error)
+	go func() { got <- f.Ping(t.Context()) }()
+	for f.pool.waiting.Load() != 1 {
+		time.Sleep(time.Millisecond)
+	}
+	conn.release()
+	if err := <-got; err != nil || f.pool.waiting.Load() != 0 {
+		t.Errorf("%v, %d still wait", err, f.pool.waiting.Load())
+	}
+	if text := (&AcquireError{Pool: "request", Err: io.EOF}).Error(); text != "acquire request connection: EOF" {
+		t.Error(text)
+	}
+}
