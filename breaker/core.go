@@ -83,6 +83,7 @@ func (c *core) admitLocked(background bool, now time.Time) (pass, *OpenError) {
 func (c *core) refusal(background bool, now time.Time) *OpenError {
 	c.advance(now)
 	switch c.state {
+	case Closed: // admits everybody
 	case Open:
 		return &OpenError{State: Open, RetryAfter: c.openUntil.Sub(now)}
 	case ForcedOpen:
@@ -165,6 +166,7 @@ func (c *core) advance(now time.Time) {
 		}
 	case HalfOpen:
 		c.totals.Expired += c.trials.expire(now)
+	case Closed, ForcedOpen: // only a result or a hand ends them
 	}
 }
 
@@ -188,6 +190,7 @@ func (c *core) move(to State, now time.Time) {
 	case Open:
 		c.openUntil = now.Add(c.openFor)
 		c.arm()
+	case HalfOpen, ForcedOpen: // the trials are reset already
 	}
 }
 

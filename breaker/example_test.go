@@ -32,7 +32,7 @@ func Example() {
 	// breaker(retry(bulkhead(call))): a retry sequence is one result for the breaker.
 	gateway := failsafe.With[string](b, once, slots)
 	for range 5 {
-		_, err = gateway.Get(func() (string, error) { return "", errors.New("connection refused") })
+		_, _ = gateway.Get(func() (string, error) { return "", errors.New("connection refused") })
 	}
 	_, err = gateway.Get(func() (string, error) { return "not reached", nil })
 

@@ -37,7 +37,7 @@ func TestStress(t *testing.T) {
 			}
 			for range each {
 				made.Add(1)
-				randomCall(b, ctx, random.IntN(12))
+				randomCall(ctx, b, random.IntN(12))
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestStress(t *testing.T) {
 	t.Logf("%d transitions, %+v", len(b.heard()), total)
 }
 
-func randomCall(b *bench, ctx context.Context, dice int) {
+func randomCall(ctx context.Context, b *bench, dice int) {
 	defer func() { _ = recover() }()
 	_, _ = b.exec.WithContext(ctx).Get(func() (string, error) {
 		switch {
