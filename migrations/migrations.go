@@ -88,7 +88,7 @@ func with(dsn, noun string, step func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", noun, err)
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // the step has said how it went
 	// One try per second, so that an instance that waits is up soon after the one that works.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
