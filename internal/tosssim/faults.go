@@ -147,25 +147,10 @@ func compileOne(f Fault, codes map[string]*apiError) (*rule, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	r := &rule{Fault: f}
-	if f.Code != "" || f.Status != 0 {
-		e := apiError{Status: 400, Code: f.Code}
-		if known := codes[f.Code]; known != nil {
-			e = *known
-		}
-		if f.Status != 0 {
-			e.Status = f.Status
-		}
-		if f.Message != "" {
-			e.KO, e.EN = f.Message, f.Message
-		}
-		r.answer = &e
+	r := &rule{Fault: f, answer: f.refusal(codes)}
+	if e := r.answer; e != nil {
 		r.abort = e.Decline && f.Op == OpConfirm && f.Work == "" && f.Late == 0
 		r.cached = f.Code != "" && e.Status != 401 && e.Status != 409 && e.Status != 429
-	}
-	r.work = !f.Hang && f.Drop != DropBefore && r.answer == nil
-	if f.Work != "" {
-		r.work = f.Work == WorkDo
 	}
 	if f.Abort != nil {
 		r.abort = *f.Abort
@@ -173,48 +158,95 @@ func compileOne(f Fault, codes map[string]*apiError) (*rule, error) {
 	if f.Cache != nil {
 		r.cached = *f.Cache
 	}
-	r.work = r.work || r.abort
+	r.work = f.works() || r.abort
 	return r, nil
 }
 
+// refuses: the caller sees an error answer.
+func (f Fault) refuses() bool { return f.Code != "" || f.Status != 0 }
+
+// refusal is the error answer, Toss's own for a known code except for what the rule says otherwise; nil without one.
+func (f Fault) refusal(codes map[string]*apiError) *apiError {
+	if !f.refuses() {
+		return nil
+	}
+	e := apiError{Status: 400, Code: f.Code}
+	if known := codes[f.Code]; known != nil {
+		e = *known
+	}
+	if f.Status != 0 {
+		e.Status = f.Status
+	}
+	if f.Message != "" {
+		e.KO, e.EN = f.Message, f.Message
+	}
+	return &e
+}
+
+// works: Toss does what it is asked for all the same.
+func (f Fault) works() bool {
+	if f.Work != "" {
+		return f.Work == WorkDo
+	}
+	return !f.Hang && f.Drop != DropBefore && !f.refuses()
+}
+
+// check says all that is wrong with the rule.
 func (f Fault) check() error {
+	return errors.Join(f.checkWords(), f.checkNumbers(), f.checkOneAnswer(), f.checkTogether())
+}
+
+func (f Fault) checkWords() error {
 	oneOf := func(name, v string, allowed ...string) error {
 		if slices.Contains(allowed, v) {
 			return nil
 		}
 		return fmt.Errorf("%s: %q is not one of %s", name, v, strings.Trim(strings.Join(allowed, ", "), ", "))
 	}
-	var errs []error
-	must := func(ok bool, text string) {
-		if !ok {
-			errs = append(errs, errors.New(text))
-		}
-	}
-	errs = append(errs,
+	return errors.Join(
 		oneOf("op", f.Op, OpConfirm, OpLookup, OpCancel, OpTransactions, OpAny),
 		oneOf("drop", f.Drop, "", DropBefore, DropAfter),
 		oneOf("work", f.Work, "", WorkDo, WorkSkip),
 		oneOf("malformed", f.Malformed, "", MalformedTruncated, MalformedHTML, MalformedEmpty))
-	must(f.Rate >= 0 && f.Rate <= 1, "rate: must be 0 to 1")
-	must(f.Next >= 0, "next: must be 0 or above")
-	must(f.Latency.Min >= 0 && f.Latency.Max >= f.Latency.Min, "latency: must have 0 <= min <= max")
-	must(f.Late >= 0, "late: must be 0 or above")
-	must(f.Status == 0 || f.Status >= 200 && f.Status <= 599, "status: must be 200 to 599")
+}
+
+func need(ok bool, text string) error {
+	if ok {
+		return nil
+	}
+	return errors.New(text)
+}
+
+func (f Fault) checkNumbers() error {
+	return errors.Join(
+		need(f.Rate >= 0 && f.Rate <= 1, "rate: must be 0 to 1"),
+		need(f.Next >= 0, "next: must be 0 or above"),
+		need(f.Latency.Min >= 0 && f.Latency.Max >= f.Latency.Min, "latency: must have 0 <= min <= max"),
+		need(f.Late >= 0, "late: must be 0 or above"),
+		need(f.Status == 0 || f.Status >= 200 && f.Status <= 599, "status: must be 200 to 599"))
+}
+
+// checkOneAnswer: a call has one answer, so a rule says at most one thing about it.
+func (f Fault) checkOneAnswer() error {
 	seen := 0
-	for _, set := range []bool{f.Hang, f.Drop != "", f.Code != "" || f.Status != 0, f.Malformed != "", f.Patch != nil} {
+	for _, set := range []bool{f.Hang, f.Drop != "", f.refuses(), f.Malformed != "", f.Patch != nil} {
 		if set {
 			seen++
 		}
 	}
-	must(seen <= 1, "hang, drop, status or code, malformed and patch exclude each other: give one, or two rules")
-	must(f.Late == 0 || f.Malformed == "" && f.Patch == nil && f.Drop != DropAfter && f.Work == "",
-		`late: goes with drop "before", status, code or nothing (the answer hangs)`)
-	must(f.RetryAfter == 0 || f.RetryAfter > 0 && (f.Code != "" || f.Status != 0), "retryAfter: goes with status or code")
-	must(f.Late == 0 || f.Op == OpConfirm || f.Op == OpCancel, "late: only for confirm and cancel")
-	must(f.Abort == nil || f.Op == OpConfirm && f.Code != "" && f.Work == "" && f.Late == 0,
-		"abort: goes with op confirm and a code, without work and late")
-	must(f.Drop == "" || f.Work == "", "work: drop says it already")
-	return errors.Join(errs...)
+	return need(seen <= 1, "hang, drop, status or code, malformed and patch exclude each other: give one, or two rules")
+}
+
+// checkTogether looks at the fields that mean something only beside others.
+func (f Fault) checkTogether() error {
+	return errors.Join(
+		need(f.Late == 0 || f.Malformed == "" && f.Patch == nil && f.Drop != DropAfter && f.Work == "",
+			`late: goes with drop "before", status, code or nothing (the answer hangs)`),
+		need(f.RetryAfter == 0 || f.RetryAfter > 0 && f.refuses(), "retryAfter: goes with status or code"),
+		need(f.Late == 0 || f.Op == OpConfirm || f.Op == OpCancel, "late: only for confirm and cancel"),
+		need(f.Abort == nil || f.Op == OpConfirm && f.Code != "" && f.Work == "" && f.Late == 0,
+			"abort: goes with op confirm and a code, without work and late"),
+		need(f.Drop == "" || f.Work == "", "work: drop says it already"))
 }
 
 // effect is what the rules do to one call.

@@ -50,26 +50,8 @@ func (in *confirmBody) scan(b []byte) bool {
 	b, ok := bytes.CutPrefix(b, []byte(`{"`))
 	for ok {
 		name, rest, _ := bytes.Cut(b, []byte(`":`))
-		end := bytes.IndexAny(rest, ",}")
-		if end < 1 {
-			return false
-		}
-		value, text := rest[:end], rest[0] == '"'
-		if text {
-			var closed bool
-			value, _, closed = bytes.Cut(rest[1:], []byte(`"`))
-			if end = len(value) + 2; !closed || end >= len(rest) || bytes.IndexByte(value, '\\') >= 0 || !printable(value) {
-				return false
-			}
-		}
-		switch {
-		case text && string(name) == "paymentKey" && in.PaymentKey == "":
-			in.PaymentKey = string(value)
-		case text && string(name) == "orderId" && in.OrderID == "":
-			in.OrderID = string(value)
-		case !text && string(name) == "amount" && in.Amount == nil && value[0] != '0' && len(bytes.Trim(value, "0123456789")) == 0:
-			in.Amount = bytes.Clone(value)
-		default:
+		value, end := plainValue(rest)
+		if end == 0 || !in.set(name, value, rest[0] == '"') {
 			return false
 		}
 		if rest[end] == '}' {
@@ -78,6 +60,37 @@ func (in *confirmBody) scan(b []byte) bool {
 		b, ok = bytes.CutPrefix(rest[end:], []byte(`,"`))
 	}
 	return false
+}
+
+// plainValue is the value that b begins with, a text without its quotes, and where it ended: before the end of b, or
+// at 0 when encoding/json has to look.
+func plainValue(b []byte) (value []byte, end int) {
+	if end = bytes.IndexAny(b, ",}"); end < 1 {
+		return nil, 0
+	}
+	if b[0] != '"' {
+		return b[:end], end
+	}
+	value, _, closed := bytes.Cut(b[1:], []byte(`"`))
+	if end = len(value) + 2; !closed || end >= len(b) || bytes.IndexByte(value, '\\') >= 0 || !printable(value) {
+		return nil, 0
+	}
+	return value, end
+}
+
+// set fills a field; false means an unknown field, one given twice or a value that is not plain.
+func (in *confirmBody) set(name, value []byte, text bool) bool {
+	switch {
+	case text && string(name) == "paymentKey" && in.PaymentKey == "":
+		in.PaymentKey = string(value)
+	case text && string(name) == "orderId" && in.OrderID == "":
+		in.OrderID = string(value)
+	case !text && string(name) == "amount" && in.Amount == nil && value[0] != '0' && len(bytes.Trim(value, "0123456789")) == 0:
+		in.Amount = bytes.Clone(value)
+	default:
+		return false
+	}
+	return true
 }
 
 func printable(b []byte) bool {
@@ -102,38 +115,55 @@ func validOrderID(id string) bool {
 	return true
 }
 
-// admit compares in the order that is hardest on the caller: a finished payment hides a wrong amount.
 func (w *confirmWork) admit(st *state, now int64) (answer, bool) {
-	codes, set := w.s.codes, w.s.Settings()
-	no := func(code string) (answer, bool) { return answer{err: codes[code]}, true }
-	p := st.payments[w.paymentKey]
-	if p == nil {
-		if p = st.adopt(w, now); p == nil && strings.HasPrefix(w.paymentKey, "test_") {
-			return no("INVALID_REQUEST")
-		}
-		if p == nil {
-			return no("NOT_FOUND_PAYMENT_SESSION")
-		}
+	set := w.s.Settings()
+	p, err := w.find(st, now)
+	if err == nil {
+		p.age(now, set.Window, w.s.codes["EXPIRED_PAYMENT"])
+		err = w.refusal(p, set)
 	}
-	p.age(now, set.Window, codes["EXPIRED_PAYMENT"])
-	switch {
-	case p.running > 0 && set.SingleUse && set.BusyAsS008:
-		return answer{err: w.s.busy()}, true
-	case p.running > 0 && set.SingleUse:
-		return no("ALREADY_PROCESSING_REQUEST")
-	case p.status == Ready || p.status == Expired:
-		return no("NOT_FOUND_PAYMENT_SESSION")
-	case p.finished() && (set.SingleUse || p.status != Done):
-		return no("ALREADY_PROCESSED_PAYMENT")
-	case p.orderID != w.orderID:
-		return no("FORBIDDEN_REQUEST")
-	}
-	if amount, ok := parseMinor(w.amount, decimals(p.currency)); !ok || amount != p.amount {
-		return no("INVALID_REQUEST")
+	if err != nil {
+		return answer{err: err}, true
 	}
 	p.running++
 	w.p = p
 	return answer{}, false
+}
+
+// find returns the payment of the key, which may be one that nobody has brought into the world before.
+func (w *confirmWork) find(st *state, now int64) (*payment, *apiError) {
+	p := st.payments[w.paymentKey]
+	if p == nil {
+		p = st.adopt(w, now)
+	}
+	switch {
+	case p != nil:
+		return p, nil
+	case strings.HasPrefix(w.paymentKey, "test_"):
+		return nil, w.s.codes["INVALID_REQUEST"]
+	}
+	return nil, w.s.codes["NOT_FOUND_PAYMENT_SESSION"]
+}
+
+// refusal compares in the order that is hardest on the caller: a finished payment hides a wrong amount.
+func (w *confirmWork) refusal(p *payment, set Settings) *apiError {
+	codes := w.s.codes
+	switch {
+	case p.running > 0 && set.SingleUse && set.BusyAsS008:
+		return w.s.busy()
+	case p.running > 0 && set.SingleUse:
+		return codes["ALREADY_PROCESSING_REQUEST"]
+	case p.status == Ready || p.status == Expired:
+		return codes["NOT_FOUND_PAYMENT_SESSION"]
+	case p.finished() && (set.SingleUse || p.status != Done):
+		return codes["ALREADY_PROCESSED_PAYMENT"]
+	case p.orderID != w.orderID:
+		return codes["FORBIDDEN_REQUEST"]
+	}
+	if amount, ok := parseMinor(w.amount, decimals(p.currency)); !ok || amount != p.amount {
+		return codes["INVALID_REQUEST"]
+	}
+	return nil
 }
 
 func (w *confirmWork) finish(st *state, now int64) answer {
@@ -216,23 +246,13 @@ func (w *cancelWork) finish(st *state, now int64) answer {
 // check returns the amount to cancel, or the code of the refusal.
 func (w *cancelWork) check(p *payment) (int64, string) {
 	balance := p.balance(len(p.cancels))
-	amount := balance
-	if given(w.in.CancelAmount) {
-		var ok bool
-		if amount, ok = parseMinor(w.in.CancelAmount, decimals(p.currency)); !ok || amount <= 0 {
-			return 0, "INVALID_REQUEST"
-		}
+	amount, ok := w.amount(p, balance)
+	if !ok {
+		return 0, "INVALID_REQUEST"
 	}
 	partial := amount != balance || len(p.cancels) > 0
-	switch {
-	case w.in.Currency != "" && w.in.Currency != p.currency:
-		return 0, "INVALID_REQUEST"
-	case p.status == Canceled || p.status == PartialCanceled && balance == 0:
-		return 0, "ALREADY_CANCELED_PAYMENT"
-	case p.status == WaitingForDeposit && partial:
-		return 0, "NOT_ALLOWED_PARTIAL_REFUND_WAITING_DEPOSIT"
-	case p.status != WaitingForDeposit && p.status != Done && p.status != PartialCanceled:
-		return 0, "NOT_CANCELABLE_PAYMENT"
+	if code := p.uncancelable(balance, partial); code != "" {
+		return 0, code
 	}
 	if given(w.in.RefundableAmount) {
 		if guard, ok := parseMinor(w.in.RefundableAmount, decimals(p.currency)); !ok || guard != balance {
@@ -248,6 +268,31 @@ func (w *cancelWork) check(p *payment) (int64, string) {
 		return amount, w.in.Account.problem()
 	}
 	return amount, ""
+}
+
+// amount is what the caller wants back, the whole balance unless a part is named; false means that it cannot be read.
+func (w *cancelWork) amount(p *payment, balance int64) (int64, bool) {
+	if w.in.Currency != "" && w.in.Currency != p.currency {
+		return 0, false
+	}
+	if !given(w.in.CancelAmount) {
+		return balance, true
+	}
+	amount, ok := parseMinor(w.in.CancelAmount, decimals(p.currency))
+	return amount, ok && amount > 0
+}
+
+// uncancelable is the code by which the status forbids a cancel, "" when it allows it.
+func (p *payment) uncancelable(balance int64, partial bool) string {
+	switch {
+	case p.status == Canceled || p.status == PartialCanceled && balance == 0:
+		return "ALREADY_CANCELED_PAYMENT"
+	case p.status == WaitingForDeposit && partial:
+		return "NOT_ALLOWED_PARTIAL_REFUND_WAITING_DEPOSIT"
+	case p.status != WaitingForDeposit && p.status != Done && p.status != PartialCanceled:
+		return "NOT_CANCELABLE_PAYMENT"
+	}
+	return ""
 }
 
 func (a *refundAccount) problem() string {
