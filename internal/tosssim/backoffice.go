@@ -44,6 +44,7 @@ func edges(from Status) []Status {
 		return []Status{Canceled}
 	case PartialCanceled:
 		return []Status{Canceled}
+	case Canceled, Aborted, Expired: // the end
 	}
 	return nil
 }

@@ -68,13 +68,12 @@ func TestHangEndsWithItsClient(t *testing.T) {
 }
 
 func (b *bench) hangUpWith(ctx context.Context, body string) {
-	c := &bench{t: b.t, sim: b.sim, hc: b.hc}
 	req, err := newRequest(ctx, b.sim.URL()+"/v1/payments/confirm", body)
 	if err != nil {
 		b.t.Error(err)
 		return
 	}
-	if res, err := c.hc.Do(req); err == nil {
+	if res, err := b.hc.Do(req); err == nil {
 		_ = res.Body.Close()
 		b.t.Errorf("hung call was answered: %d", res.StatusCode)
 	}

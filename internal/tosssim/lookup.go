@@ -68,7 +68,7 @@ func (s *Simulator) transactions(c *call) {
 			if i > from {
 				p.raw(",")
 			}
-			p.transaction(txIndex(i+1), c.st.txs[i]) //nolint:gosec // a place in a slice
+			p.transaction(txIndex(i+1), c.st.txs[i])
 		}
 		return reply{raw: p.raw("]").b}
 	})

@@ -87,6 +87,7 @@ func (p *payment) finished() bool {
 	switch p.status {
 	case Done, PartialCanceled, Canceled, Aborted, WaitingForDeposit:
 		return true
+	case Ready, InProgress, Expired: // never confirmed
 	}
 	return false
 }
@@ -201,7 +202,7 @@ const txMask = 0x7055_5349_4D00_0000
 
 func (st *state) record(p *payment, amount, now int64) txIndex {
 	st.txs = append(st.txs, transaction{p: p, amount: amount, at: now, status: p.status})
-	return txIndex(len(st.txs)) //nolint:gosec // far below 2^32
+	return txIndex(len(st.txs))
 }
 
 func (i txIndex) key() string { return string(i.appendKey(nil)) }

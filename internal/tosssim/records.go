@@ -179,7 +179,7 @@ func (j *journal) begin(c *call) uint64 {
 	if len(j.ring) < j.max {
 		j.ring = append(j.ring, line)
 	} else {
-		j.ring[j.seq%uint64(j.max)] = line //nolint:gosec // max is above 0
+		j.ring[j.seq%uint64(j.max)] = line
 	}
 	j.seq++
 	for _, n := range []*Count{&j.total, j.ops[c.op]} {
@@ -195,7 +195,7 @@ func (j *journal) end(c *call) {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if line := &j.ring[(c.seq-1)%uint64(j.max)]; line.Seq == c.seq { //nolint:gosec // max is above 0
+	if line := &j.ring[(c.seq-1)%uint64(j.max)]; line.Seq == c.seq {
 		line.Ended, line.Status, line.Code, line.Fault, line.Replayed = now, c.status, c.code, c.fault, c.replayed
 	}
 	if c.code != "" {
@@ -245,7 +245,7 @@ func (s *Simulator) CallsOf(q CallQuery) []Call {
 	out := []Call{}
 	first := j.seq - uint64(len(j.ring))
 	for n := first; n < j.seq; n++ {
-		if c := j.ring[n%uint64(j.max)]; q.matches(c) { //nolint:gosec // max is above 0
+		if c := j.ring[n%uint64(j.max)]; q.matches(c) {
 			out = append(out, c)
 		}
 	}

@@ -213,8 +213,10 @@ func hash(s string) uint64 {
 }
 
 func (m Method) label(english bool) string {
-	ko, en := "카드", "Card"
+	var ko, en string
 	switch m {
+	case Card:
+		ko, en = "카드", "Card"
 	case VirtualAccount:
 		ko, en = "가상계좌", "Virtual account"
 	case EasyPay:

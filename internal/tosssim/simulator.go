@@ -124,7 +124,7 @@ func New(o Options) *Simulator {
 		panic(fmt.Sprintf("tosssim: %v", err))
 	}
 	if o.Seed == 0 {
-		o.Seed = uint64(time.Now().UnixNano()) //nolint:gosec // a seed, any bits will do
+		o.Seed = uint64(time.Now().UnixNano())
 	}
 	if o.CallLog == 0 {
 		o.CallLog = 20000
@@ -211,7 +211,7 @@ type dice struct {
 func (d *dice) seed(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.rng = rand.New(rand.NewPCG(n, n)) //nolint:gosec // repeatable, not secret
+	d.rng = rand.New(rand.NewPCG(n, n))
 }
 
 func (d *dice) roll() float64 {
