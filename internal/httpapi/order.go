@@ -18,7 +18,7 @@ const (
 
 var (
 	saneOrderID    = regexp.MustCompile(`^[A-Za-z0-9_.=-]{6,64}$`)
-	sanePaymentKey = regexp.MustCompile(`^[!-~]{1,200}$`)
+	sanePaymentKey = regexp.MustCompile(`^[\x21-\x7e]{1,200}$`)
 	saneDomain     = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$`)
 )
 

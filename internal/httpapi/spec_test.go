@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -29,20 +31,29 @@ type spec struct {
 
 func loadSpec(t *testing.T) *spec {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openapi)
+	s, err := readSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := doc.Validate(t.Context(), openapi3.EnableExamplesValidation()); err != nil {
-		t.Fatal(err)
+	return s
+}
+
+// readSpec reads and validates openapi.yaml once: every test compares its answers with it.
+var readSpec = sync.OnceValues(func() (*spec, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapi)
+	if err != nil {
+		return nil, err
+	}
+	if err := doc.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
+		return nil, err
 	}
 	doc.Servers = nil
 	router, err := legacy.NewRouter(doc)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return &spec{doc: doc, router: router}
-}
+	return &spec{doc: doc, router: router}, nil
+})
 
 // check fails if the answer is not one that openapi.yaml describes: status, headers, media type, body.
 func (s *spec) check(t *testing.T, r *http.Request, w *httptest.ResponseRecorder) {

@@ -218,16 +218,33 @@ func TestErrorAfterTheAnswerBegan(t *testing.T) {
 	}
 }
 
+// TestHangUpIsNoted hangs up over a real socket while the handler works.
 func TestHangUpIsNoted(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	f.Open(http.MethodGet, "/", func(w http.ResponseWriter, _ *http.Request) error {
-		cancel()
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	f.Open(http.MethodPost, "/", func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := web.ReadObject(w, r); err != nil {
+			return err
+		}
+		hangUp()
+		<-r.Context().Done()
 		return web.WriteJSON(w, http.StatusOK, 1)
 	})
-	f.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
-	if line := f.log.one(t); line["client_gone"] != true {
+	server := httptest.NewServer(f)
+	defer server.Close()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if answer, err := server.Client().Do(r); err == nil {
+		answer.Body.Close()
+		t.Error("an answer after hanging up")
+	}
+	server.Close()
+	if line := f.log.one(t); line["client_gone"] != true || line["status"] != 200.0 || line["error"] != nil {
 		t.Errorf("log %v", line)
 	}
 }
