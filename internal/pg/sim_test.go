@@ -218,7 +218,7 @@ func TestLookupAndCancelAgainstSimulator(t *testing.T) {
 // TestBusy: while one confirm runs, the same key and another key are told apart.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	w := against(t, nil, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(time.Second)})
+	w := against(t, nil, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(2 * time.Second), Next: 1})
 	var wg sync.WaitGroup
 	wg.Go(func() { w.confirm(t, "test_1") })
 	err := w.sim.Await(t.Context(), func(c tosssim.Counters) bool { return c.Ops[tosssim.OpConfirm].Running == 1 })
@@ -232,7 +232,7 @@ func TestBusy(t *testing.T) {
 	for _, asS008 := range []bool{false, true} {
 		w.sim.Configure(func(s *tosssim.Settings) { s.BusyAsS008 = asS008 })
 		c.Key = fmt.Sprintf("other:%v", asS008)
-		if got := w.Confirm(t.Context(), c); len(got) != 1 || got[0].Kind != payment.KindProcessing && got[0].Kind != payment.KindAmbiguous {
+		if got := w.Confirm(t.Context(), c); len(got) != 1 || got[0].Kind != payment.KindProcessing {
 			t.Errorf("other key, S008 %v: %+v", asS008, got)
 		}
 	}
