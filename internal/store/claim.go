@@ -42,7 +42,7 @@ func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Dura
 
 // ClaimOrders is ClaimOne for all payments of some orders. Those that are left out are in somebody's hands.
 func (s *Store) ClaimOrders(ctx context.Context, lease time.Duration, orderIDs ...string) ([]payment.Payment, error) {
-	return s.readPayments(ctx, "claim orders", claim(`c.order_id = ANY($1::text[])`), orderIDs, lease)
+	return s.readPayments(ctx, "claim orders", claim(`c.order_id = ANY($1::text[]) AND (c.holds_order OR NOT c.holds_order)`), orderIDs, lease)
 }
 
 // stuckSQL finds what no due loop would: parked rows whose incident is closed, leases longer than any holder's, and
@@ -69,14 +69,14 @@ const missingNoticesSQL = `WITH due AS (
 		SELECT d.id FROM payments AS d WHERE d.notices_missing ORDER BY d.id LIMIT 1000 FOR UPDATE SKIP LOCKED
 	), cleared AS (
 		UPDATE payments AS p SET notices_missing = false FROM due WHERE p.id = due.id
-		RETURNING p.id, p.version, p.status, p.told
+		RETURNING p.id, p.version, p.status, p.reserved_at
 	), added AS (
 		INSERT INTO notices (payment_id, kind, event, sequence)
 		SELECT p.id, n.kind, n.event, p.version
 		FROM cleared AS p, (VALUES ('payment.paid', 'paid'), ('receipt', 'receipt')) AS n (kind, event)
 		WHERE p.status IN ('PAID', 'CANCELED')
 		UNION ALL
-		SELECT p.id, 'payment.failed', 'failed-' || p.version, p.version FROM cleared AS p WHERE p.status = 'FAILED'
+		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM cleared AS p WHERE p.status = 'FAILED'
 		UNION ALL
 		SELECT p.id, 'payment.canceled', c.id, p.version FROM cleared AS p JOIN cancels AS c ON c.payment_id = p.id
 		WHERE c.state = 'done' AND p.status IN ('PAID', 'CANCELED')

@@ -353,3 +353,47 @@ func TestWaitingIsSeen(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestPlans: no statement of a request or loop reads a whole table.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.reserved("a")
+	f.exec("SET enable_seqscan = off")
+	for _, tt := range []struct {
+		name string
+		sql  string
+		args []any
+	}{
+		{"find", findSQL, []any{"k", "o"}},
+		{"take over", takeOverSQL, []any{1, 1, lease}},
+		{"by order", "SELECT " + columns + " FROM payments AS p WHERE " + ofOrder, []any{"o"}},
+		{"claim due", claimDueSQL, []any{1, lease}},
+		{"claim one", claim("c.payment_key = $1"), []any{"k", lease}},
+		{"claim orders", claim("c.order_id = ANY($1::text[]) AND (c.holds_order OR NOT c.holds_order)"), []any{[]string{"o"}, lease}},
+		{"stuck", stuckSQL, []any{lease}},
+		{"missing notices", missingNoticesSQL, nil},
+		{"claim notices", claimNoticesSQL, []any{1, lease}},
+		{"figures", figuresSQL, nil},
+		{"reopen", reopenSQL, []any{1, 1, lease, reopenable()}},
+		{"begin give back", beginGiveBackSQL, []any{1, 1, lease, true, "c", 1, ""}},
+		{"mark told", markToldSQL, []any{"k"}},
+	} {
+		rows, err := f.side.Query(t.Context(), "EXPLAIN "+tt.sql, tt.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(line, "Seq Scan on") {
+				t.Errorf("%s: %s", tt.name, line)
+			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func TestEndingOfRealFaults(t *testing.T) {
 	})
 	t.Run("statement time-out while waiting for a lock", func(t *testing.T) {
 		t.Parallel()
-		f := setup(t, func(o *Options) { o.StatementTimeout = 200 * time.Millisecond })
+		f := setup(t, func(o *Options) { o.StatementTimeout = 500 * time.Millisecond })
 		e, err := f.blocked(t.Context(), f.reserved("a"), func(int) {})
 		if e != payment.NotApplied || !strings.Contains(err.Error(), "57014") {
 			t.Errorf("%s, %v", e, err)
@@ -228,7 +228,7 @@ func TestOpen(t *testing.T) {
 				t.Error(err)
 			}
 			conn.release()
-			if timeout != "5s" || commit != "on" {
+			if timeout != "20s" || commit != "on" {
 				t.Errorf("statement_timeout %s, synchronous_commit %s", timeout, commit)
 			}
 		}

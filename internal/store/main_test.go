@@ -36,7 +36,7 @@ type fixture struct {
 const lease = time.Minute
 
 func options(dsn string) Options {
-	return Options{DSN: dsn, RequestConns: 4, BackgroundConns: 2, AcquireTimeout: 5 * time.Second, StatementTimeout: 5 * time.Second}
+	return Options{DSN: dsn, RequestConns: 4, BackgroundConns: 2, AcquireTimeout: 30 * time.Second, StatementTimeout: 20 * time.Second}
 }
 
 func setup(t *testing.T, change ...func(*Options)) *fixture {

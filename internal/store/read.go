@@ -70,16 +70,19 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
+// ofOrder says what is always true, so that the two partial indexes of order_id serve it.
+const ofOrder = `p.order_id = $1 AND (p.holds_order OR NOT p.holds_order)`
+
 // ByOrder reads the payment that holds the order, else its last attempt.
 func (s *Store) ByOrder(ctx context.Context, orderID string) (p payment.Payment, found bool, err error) {
 	return s.readOne(ctx, "read order", `SELECT `+columns+` FROM payments AS p
-		WHERE p.order_id = $1 ORDER BY p.holds_order DESC, p.id DESC LIMIT 1`, orderID)
+		WHERE `+ofOrder+` ORDER BY p.holds_order DESC, p.id DESC LIMIT 1`, orderID)
 }
 
 // Attempts reads all payments of the order, the oldest first.
 func (s *Store) Attempts(ctx context.Context, orderID string) ([]payment.Payment, error) {
 	return s.readPayments(ctx, "read attempts",
-		`SELECT `+columns+` FROM payments AS p WHERE p.order_id = $1 ORDER BY p.id`, orderID)
+		`SELECT `+columns+` FROM payments AS p WHERE `+ofOrder+` ORDER BY p.id`, orderID)
 }
 
 // ListUnfinished reads PENDING and AWAITING_DEPOSIT payments reserved at least olderThan ago, by id, at most limit

@@ -185,7 +185,9 @@ func TestTrap42OneClock(t *testing.T) {
 func TestDepositLook(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	due := func(in time.Duration) *payment.VirtualAccount { return &payment.VirtualAccount{DueDate: now.Add(in - 24*time.Hour)} }
+	due := func(in time.Duration) *payment.VirtualAccount {
+		return &payment.VirtualAccount{DueDate: now.Add(in - 24*time.Hour)}
+	}
 	for _, tt := range []struct {
 		name    string
 		account *payment.VirtualAccount

@@ -128,10 +128,10 @@ func reopenable() []string {
 
 // markTold also writes the notice of a failure that was committed just before the caller was answered 202.
 const markToldSQL = `WITH told AS (
-		UPDATE payments AS p SET told = true WHERE p.payment_key = $1 AND NOT p.told RETURNING p.id, p.version, p.status
+		UPDATE payments AS p SET told = true WHERE p.payment_key = $1 AND NOT p.told RETURNING p.id, p.version, p.status, p.reserved_at
 	), notice AS (
 		INSERT INTO notices (payment_id, kind, event, sequence)
-		SELECT p.id, 'payment.failed', 'failed-' || p.version, p.version FROM told AS p WHERE p.status = 'FAILED'
+		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM told AS p WHERE p.status = 'FAILED'
 		ON CONFLICT DO NOTHING
 	)
 	SELECT count(*) FROM told`

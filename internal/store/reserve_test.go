@@ -129,7 +129,13 @@ func TestFind(t *testing.T) {
 		if p.ID != tt.want || found != (tt.want != 0) || err != nil {
 			t.Errorf("%s: found %v %d, %v, want %d", tt.name, found, p.ID, err, tt.want)
 		}
-		now, found, read := f.FindNow(t.Context(), tt.key, tt.order)
+		var now payment.Payment
+		var read bool
+		for range 100 { // a loaded machine may need more than 50 ms
+			if now, found, read = f.FindNow(t.Context(), tt.key, tt.order); read {
+				break
+			}
+		}
 		if now.ID != tt.want || found != (tt.want != 0) || !read {
 			t.Errorf("%s at once: found %v %d, read %v, want %d", tt.name, found, now.ID, read, tt.want)
 		}
@@ -179,7 +185,7 @@ func TestFindNow(t *testing.T) {
 	if _, found, read := f.FindNow(t.Context(), "pk_a", ""); found || read {
 		t.Errorf("read %v through a lock", read)
 	}
-	if took := time.Since(start); took < findNowWait || took > 2*time.Second {
+	if took := time.Since(start); took < findNowWait || took > 10*time.Second {
 		t.Errorf("waited %s", took)
 	}
 	f.exec("ROLLBACK")
@@ -293,5 +299,32 @@ func TestMarkTold(t *testing.T) {
 	// The failure was committed before the 202: it needs its notice now.
 	if n := f.count("notices WHERE kind = 'payment.failed'"); n != 1 {
 		t.Errorf("%d notices", n)
+	}
+}
+
+// TestOneNoticePerFailure: whoever learns of the 202 first, one failure has one notice, and the next failure another.
+func TestOneNoticePerFailure(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	st := settlement(f.reserved("a"), payment.Failed, payment.ByRecovery)
+	st.NotSent, st.Action.Failure = true, &payment.Failure{Code: payment.FailBusy}
+	f.settle(st)
+	p, e, err := f.ClaimOne(t.Context(), "pk_a", lease)
+	applied(t, p, e, err)
+	if err := f.MarkTold(t.Context(), "pk_a"); err != nil {
+		t.Fatal(err)
+	}
+	f.exec("UPDATE payments SET notices_missing = true")
+	if _, err := f.SweepMissingNotices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.noticed(); got != "payment.failed/2" {
+		t.Errorf("notices %s", got)
+	}
+	p, e, err = f.Reopen(t.Context(), f.row("pk_a"), lease)
+	applied(t, p, e, err)
+	f.settle(settlement(p, payment.Failed, payment.ByRecovery))
+	if got := f.noticed(); got != "payment.failed/2 payment.failed/5" {
+		t.Errorf("after reopening: %s", got)
 	}
 }

@@ -63,7 +63,8 @@ const settleSQL = `WITH old AS (
 			failure_code = COALESCE(NULLIF(@failure_code, ''), p.failure_code),
 			failure_gateway_code = COALESCE(NULLIF(@failure_gateway_code, ''), p.failure_gateway_code),
 			failure_message = COALESCE(NULLIF(@failure_message, ''), p.failure_message),
-			notices_missing = p.notices_missing OR @bare
+			notices_missing = p.notices_missing
+				OR @bare AND (@to <> 'FAILED' OR p.told OR @told OR @actor <> 'confirm')
 		FROM old
 		WHERE p.id = old.id AND p.status = ANY(@from::text[]) AND (@version::bigint IS NULL OR p.version = @version)
 		RETURNING ` + columns + `, old.status AS from_status, old.canceled_amount AS canceled_before
@@ -93,13 +94,16 @@ const settleSQL = `WITH old AS (
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 	)`
 
+// failedEvent is the same for one reservation, whoever writes the notice of its failure, and another after a reopening.
+const failedEvent = `'failed-' || (EXTRACT(EPOCH FROM p.reserved_at) * 1000000)::bigint`
+
 const settleNoticesSQL = `, notice AS (
 		INSERT INTO notices (payment_id, kind, event, sequence)
 		SELECT p.id, n.kind, n.event, p.version
 		FROM moved AS p, (VALUES ('payment.paid', 'paid'), ('receipt', 'receipt')) AS n (kind, event)
 		WHERE p.status = 'PAID' AND p.from_status <> 'PAID'
 		UNION ALL
-		SELECT p.id, 'payment.failed', 'failed-' || p.version, p.version FROM moved AS p
+		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM moved AS p
 		WHERE p.status = 'FAILED' AND p.from_status <> 'FAILED' AND (p.told OR @actor <> 'confirm')
 		UNION ALL
 		SELECT p.id, 'payment.canceled', r.id, p.version FROM moved AS p, recorded AS r WHERE p.status IN ('PAID', 'CANCELED')
