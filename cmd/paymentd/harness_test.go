@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +33,25 @@ const (
 	hookSecret     = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 )
 
-func TestMain(m *testing.M) { os.Exit(devdb.Main(m)) }
+// quick are settings with a lease of a few seconds: time-outs that a slow machine still keeps, and no more.
+var quick = []string{
+	"PAYMENTD_RETRY_MAX=0", "PAYMENTD_RATE_WAIT=0s", "PAYMENTD_TOSS_CONNECT_TIMEOUT=500ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=1s",
+	"PAYMENTD_TOSS_LOOKUP_TIMEOUT=500ms", "PAYMENTD_TOSS_CANCEL_TIMEOUT=1s", "PAYMENTD_COMMIT_WITHIN=1s",
+}
+
+// shape finds paymentKeys of tests in the log: with a key a payment can be confirmed.
+var shape = regexp.MustCompile(`test_[a-z_]*[0-9]{15,}`)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The tests wait for time-outs and leases more than they compute.
+	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = p.Value.Set("8")
+	}
+	code := devdb.Main(m)
+	binary.remove()
+	os.Exit(code)
+}
 
 // migrated is how devdb brings a database to our schema.
 func migrated() devdb.Migration { return devdb.Migration{Hash: migrations.Hash(), Up: migrations.Up} }
@@ -54,8 +77,19 @@ type instance struct {
 // newWorld starts everything but paymentd. The settings make recovery quick.
 func newWorld(t testing.TB, set ...string) *world {
 	t.Helper()
-	w := &world{t: t, db: devdb.New(t, migrated()), log: &logBuffer{}}
-	w.toss = tosssim.Start(t, tosssim.Options{})
+	return newWorldOn(t, devdb.New(t, migrated()), tosssim.Options{}, set...)
+}
+
+// newPrivateWorld has a PostgreSQL of its own, which the test may kill.
+func newPrivateWorld(t testing.TB, set ...string) *world {
+	t.Helper()
+	return newWorldOn(t, devdb.Private(t, migrated(), devdb.Options{}), tosssim.Options{}, set...)
+}
+
+func newWorldOn(t testing.TB, db *devdb.DB, gateway tosssim.Options, set ...string) *world {
+	t.Helper()
+	w := &world{t: t, db: db, log: &logBuffer{}}
+	w.toss = tosssim.Start(t, gateway)
 	w.hook = newReceiver(t)
 	w.set = append([]string{
 		"PAYMENTD_RECOVERY_DUE_EVERY=100ms", "PAYMENTD_RATE_LIMIT=0", "PAYMENTD_MEMBER_LIMIT=0", "PAYMENTD_RETRY_DELAY=20ms",
@@ -73,13 +107,7 @@ func newWorld(t testing.TB, set ...string) *world {
 // start starts one paymentd and stops it in order at the end of the test.
 func (w *world) start(set ...string) *instance {
 	w.t.Helper()
-	env := append([]string{
-		"PAYMENTD_DATABASE_URL=" + w.db.DSN, "PAYMENTD_LISTEN=127.0.0.1:0", "PAYMENTD_ADMIN_LISTEN=127.0.0.1:0",
-		"PAYMENTD_API_KEYS=shop:checkout:" + checkoutSecret + ",ops:operator:" + operatorSecret,
-		"PAYMENTD_TOSS_URL=" + w.toss.URL(), "PAYMENTD_TOSS_SECRET_KEY=" + tossSecret,
-		"PAYMENTD_NOTIFY_WEBHOOK_URL=" + w.hook.url, "PAYMENTD_NOTIFY_WEBHOOK_SECRET=" + hookSecret,
-	}, w.set...)
-	c, err := loadConfig(append(env, set...))
+	c, err := loadConfig(w.env(set...))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -102,6 +130,46 @@ func (w *world) start(set ...string) *instance {
 	w.t.Cleanup(in.stop)
 	return in
 }
+
+// env are the variables of a paymentd of this world.
+func (w *world) env(set ...string) []string {
+	env := []string{
+		"PAYMENTD_DATABASE_URL=" + w.db.DSN, "PAYMENTD_LISTEN=127.0.0.1:0", "PAYMENTD_ADMIN_LISTEN=127.0.0.1:0",
+		"PAYMENTD_API_KEYS=shop:checkout:" + checkoutSecret + ",ops:operator:" + operatorSecret,
+		"PAYMENTD_TOSS_URL=" + w.toss.URL(), "PAYMENTD_TOSS_SECRET_KEY=" + tossSecret,
+		"PAYMENTD_NOTIFY_WEBHOOK_URL=" + w.hook.url, "PAYMENTD_NOTIFY_WEBHOOK_SECRET=" + hookSecret,
+	}
+	return slices.Concat(env, w.set, set)
+}
+
+// faults makes the gateway sick; none makes it well.
+func (w *world) faults(faults ...tosssim.Fault) {
+	w.t.Helper()
+	if err := w.toss.SetFaults(faults...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// listen opens or closes the gateway's port.
+func (w *world) listen(up bool) {
+	w.t.Helper()
+	if err := w.toss.SetListening(up); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// arrived waits until n calls of an operation have reached the gateway.
+func (w *world) arrived(op string, n int64) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := w.toss.Await(ctx, func(c tosssim.Counters) bool { return c.Ops[op].Calls >= n }); err != nil {
+		w.t.Fatalf("%d calls of %s: %v, the simulator has %+v", n, op, err, w.toss.Counters())
+	}
+}
+
+// sent counts the confirms that reached the gateway.
+func (w *world) sent() int64 { return w.toss.Counters().Ops[tosssim.OpConfirm].Calls }
 
 // stop asks for an ordered stop and waits for it.
 func (in *instance) stop() {
@@ -140,7 +208,7 @@ type order struct {
 
 // newOrder makes ids that no other test uses.
 func newOrder(kind string) order {
-	n := strings.ReplaceAll(fmt.Sprintf("%d", time.Now().UnixNano()), "-", "")
+	n := strconv.FormatInt(time.Now().UnixNano(), 10)
 	return order{key: "test_" + kind + n, id: "order-" + kind + n, amount: 15000}
 }
 
@@ -241,7 +309,7 @@ func (w *world) query(sql string, args []any, into ...any) error {
 // eventually waits for a condition that background work brings about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(40 * time.Millisecond) {
 		if ok() {
 			return
 		}
@@ -252,6 +320,36 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (w *world) becomes(o order, status string) {
 	w.t.Helper()
 	eventually(w.t, o.id+" becomes "+status, func() bool { r, ok := w.row(o); return ok && r.Status == status })
+}
+
+// settles waits until recovery has brought the payment to a state. What waits for its next look is made due at once,
+// so that no test waits out the growing delays; leases are left alone.
+func (w *world) settles(o order, status string) {
+	w.t.Helper()
+	eventually(w.t, o.id+" is settled to "+status, func() bool {
+		w.hasten()
+		r, ok := w.row(o)
+		return ok && r.Status == status
+	})
+}
+
+func (w *world) hasten() {
+	w.t.Helper()
+	w.exec(`UPDATE payments SET due_at = now() WHERE due_at > now() AND due_at < 'infinity' AND NOT leased`)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	var n int
+	if err := w.query(`WITH done AS (`+sql+` RETURNING 1) SELECT count(*) FROM done`, args, &n); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// incidents counts the open incidents of a kind.
+func (w *world) incidents(o order, kind string) int {
+	w.t.Helper()
+	return w.count(`SELECT count(*) FROM incidents WHERE payment_key = $1 AND kind = $2 AND resolved_at IS NULL`, o.key, kind)
 }
 
 // entry is what the simulator has of the payment.
@@ -323,5 +421,8 @@ func (l *logBuffer) check(t testing.TB) {
 		if strings.Contains(l.String(), secret) {
 			t.Errorf("the log holds %q", secret)
 		}
+	}
+	if key := shape.FindString(l.String()); key != "" {
+		t.Errorf("the log holds the paymentKey %s", key)
 	}
 }

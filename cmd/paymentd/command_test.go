@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHelp: every subcommand explains itself and then does nothing.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	rows := [][]string{{"help"}, {"--help"}, {"-h"}}
+	for _, c := range commands() {
+		rows = append(rows, []string{c.name, "--help"}, []string{c.name, "-h"})
+	}
+	for _, args := range rows {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if err := run(t.Context(), args, nil, &out); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), "usage: paymentd ") {
+				t.Errorf("no usage in %q", out.String())
+			}
+		})
+	}
+}
+
+// TestServeHelpNamesEverySetting: the help is the list of all variables.
+func TestServeHelpNamesEverySetting(t *testing.T) {
+	t.Parallel()
+	r := runBinary(t, nil, "serve", "--help")
+	for _, f := range fields() {
+		if !strings.Contains(r.stdout, prefix+f.Name) {
+			t.Errorf("serve --help lacks %s", f.Name)
+		}
+	}
+	if r.status != 0 || r.stderr != "" {
+		t.Errorf("status %d, stderr %q", r.status, r.stderr)
+	}
+}
+
+// TestCommandLine: the real program, its exit status and what it says where.
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	closed := closedPort(t)
+	lost := "PAYMENTD_DATABASE_URL=postgres://pay:db-secret@" + closed + "/pay?sslmode=disable"
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		env    []string
+		status int
+		out    []string
+		errs   []string
+	}{
+		{name: "version", args: []string{"version"}, out: []string{"paymentd dev (go1."}},
+		{name: "nothing", status: 1, errs: []string{"usage: paymentd <command>"}},
+		{name: "unknown command", args: []string{"srve"}, status: 1, errs: []string{`unknown command "srve"`}},
+		{name: "unknown flag", args: []string{"version", "--loud"}, status: 1},
+		{name: "too many arguments", args: []string{"serve", "now"}, status: 1, errs: []string{"too many arguments"}},
+		{
+			name: "all mistakes at once", args: []string{"serve"}, status: 1,
+			env: []string{"PAYMENTD_BULKHEAD=many", "PAYMENTD_RATE_LIMIT=30", "PAYMENTD_RETRY_MAXIMUM=1"},
+			errs: []string{
+				"PAYMENTD_BULKHEAD", "PAYMENTD_RATE_LIMIT", "PAYMENTD_RETRY_MAXIMUM", "DATABASE_URL", "API_KEYS", "TOSS_SECRET_KEY",
+			},
+		},
+		{name: "good settings", args: []string{"serve", "--check"}, env: minimal(), out: []string{"settings are good: D 58.75s, lease 1m0.75s"}},
+		{
+			name: "no database", args: []string{"serve"}, status: 1,
+			env:  append(minimal()[1:], lost, "PAYMENTD_DB_CONNECT_TIMEOUT=300ms"),
+			errs: []string{"database not reached within PAYMENTD_DB_CONNECT_TIMEOUT (300ms)"},
+		},
+		{name: "migrate without a database", args: []string{"migrate"}, status: 1, errs: []string{"PAYMENTD_DATABASE_URL is required"}},
+		{name: "unknown verb", args: []string{"migrate", "sideways"}, env: []string{lost}, status: 1, errs: []string{`unknown verb "sideways"`}},
+		{name: "down needs a yes", args: []string{"migrate", "down"}, env: []string{lost}, status: 1, errs: []string{"say --yes"}},
+		{name: "nobody is healthy", args: []string{"healthcheck", "--url", "http://" + closed + "/readyz"}, status: 1, errs: []string{"healthcheck:"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := runBinary(t, tc.env, tc.args...)
+			if r.status != tc.status {
+				t.Errorf("exit status %d, want %d", r.status, tc.status)
+			}
+			for _, want := range tc.out {
+				if !strings.Contains(r.stdout, want) {
+					t.Errorf("stdout lacks %q:\n%s", want, r.stdout)
+				}
+			}
+			for _, want := range tc.errs {
+				if !strings.Contains(r.stderr, want) {
+					t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
+				}
+			}
+			if both := r.stdout + r.stderr; strings.Contains(both, "secret-0123456789") || strings.Contains(both, "db-secret") {
+				t.Errorf("a secret is shown:\n%s", both)
+			}
+			if r.took > 10*time.Second {
+				t.Errorf("took %s", r.took)
+			}
+		})
+	}
+}
+
+// closedPort is an address on which nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestMigrateAndHealth: the schema goes up and down by hand, and the health check tells of a service without it.
+func TestMigrateAndHealth(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, quick...)
+	env := []string{"PAYMENTD_DATABASE_URL=" + w.db.DSN}
+	step := func(status int, stdout, stderr string, args ...string) {
+		t.Helper()
+		r := runBinary(t, env, args...)
+		if r.status != status || !strings.Contains(r.stdout, stdout) || !strings.Contains(r.stderr, stderr) {
+			t.Errorf("%v: exit status %d, stdout %q, stderr %q", args, r.status, r.stdout, r.stderr)
+		}
+	}
+	in := w.start()
+	env = append(env, "PAYMENTD_ADMIN_LISTEN="+strings.TrimPrefix(in.admin, "http://"))
+	step(0, "ready\n", "", "healthcheck")
+	step(1, "", "say --yes", "migrate", "down")
+	step(0, "20", "", "migrate", "status")
+	step(0, "pending", "", "migrate", "down", "--yes")
+	step(1, "", "not ready: 503", "healthcheck")
+	if n := w.count(`SELECT count(*) FROM pg_tables WHERE tablename = 'payments'`); n != 0 {
+		t.Error("migrate down left the table")
+	}
+	step(0, "pending", "", "migrate", "status")
+	step(0, "20", "", "migrate")
+	step(0, "20", "", "migrate", "up")
+	step(0, "ready\n", "", "healthcheck")
+	in.confirm(newOrder("migrated")).want(t, 200, "PAID")
+	w.ledgerHolds()
+}
