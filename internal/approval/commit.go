@@ -62,6 +62,9 @@ func (w *work) fromMoved(ctx context.Context, st Settlement) (Answer, error) {
 	if err != nil {
 		w.log.WarnContext(ctx, "read or give back a payment that moved", "order_id", q.OrderID, "error", err)
 	}
+	if err != nil && q.Status == payment.Pending {
+		return pendingAnswer(q, payment.ResultPendingUnknown), nil
+	}
 	return answerRow(q)
 }
 

@@ -27,8 +27,10 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 		}
 		a, err, landed := s.await(f, timer.C)
 		switch {
-		case !landed || lead:
+		case lead:
 			return a, err
+		case !landed:
+			return replayed(a), err
 		case a.Result == payment.ResultPendingRunning && time.Now().Before(answerBy):
 			// The first caller's time is over, not ours: keep watching.
 		default:
@@ -44,8 +46,8 @@ func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, err erro
 		return f.answer, f.err, true
 	case <-timeout:
 	}
-	if p, ok := f.tell(); ok {
-		return pendingAnswer(p, payment.ResultPendingRunning), nil, false
+	if a, ok := f.tell(); ok {
+		return a, nil, false
 	}
 	<-f.done
 	return f.answer, f.err, true

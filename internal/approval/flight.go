@@ -24,6 +24,8 @@ type flight struct {
 	payment payment.Payment
 	closed  bool
 	told    bool
+	// followed says that the payment is an earlier call's.
+	followed bool
 
 	// answer and err are written before done is closed and never after.
 	answer Answer
@@ -68,14 +70,16 @@ func (fs *flights) land(f *flight, a Answer, err error) (told bool) {
 }
 
 // tell marks that a caller is about to be answered 202; ok is false if the answer is there after all.
-func (f *flight) tell() (p payment.Payment, ok bool) {
+func (f *flight) tell() (a Answer, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return payment.Payment{}, false
+		return Answer{}, false
 	}
 	f.told = true
-	return f.payment, true
+	a = pendingAnswer(f.payment, payment.ResultPendingRunning)
+	a.Replayed = f.followed
+	return a, true
 }
 
 func (f *flight) wasTold() bool {
@@ -87,5 +91,12 @@ func (f *flight) wasTold() bool {
 func (f *flight) knows(p payment.Payment) {
 	f.mu.Lock()
 	f.payment = p
+	f.mu.Unlock()
+}
+
+// follows is knows for a payment that an earlier call reserved.
+func (f *flight) follows(p payment.Payment) {
+	f.mu.Lock()
+	f.payment, f.followed = p, true
 	f.mu.Unlock()
 }

@@ -128,6 +128,7 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 // inFlight handles a PENDING payment with our data: wait while its holder works, else look at Toss ourselves. again
 // asks for another round because the row changed.
 func (w *work) inFlight(ctx context.Context, p payment.Payment) (a *Answer, again bool, err error) {
+	w.flight.follows(p)
 	p = w.follow(ctx, p)
 	if p.Status == payment.Pending && !Held(p) && p.MaybeSent {
 		return w.takeOver(ctx, p)
@@ -157,7 +158,7 @@ func (w *work) follow(ctx context.Context, p payment.Payment) payment.Payment {
 			continue
 		}
 		p = q
-		w.flight.knows(p)
+		w.flight.follows(p)
 	}
 	return p
 }
@@ -174,7 +175,7 @@ func (w *work) takeOver(ctx context.Context, p payment.Payment) (*Answer, bool, 
 	case payment.Applied:
 		ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(w.set.Deadline-w.set.Lease))
 		defer cancel()
-		w.flight.knows(q)
+		w.flight.follows(q)
 		a, err := w.decide(ctx, q, w.lookup(ctx))
 		a.Replayed = true
 		return &a, false, err

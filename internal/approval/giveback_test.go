@@ -1,0 +1,144 @@
+package approval_test
+
+import (
+	"testing"
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/approval/approvaltest"
+	"paymentd/internal/payment"
+)
+
+// TestGiveBack is the cancel of an approval that may not stand.
+func TestGiveBack(t *testing.T) {
+	t.Parallel()
+	late := func(r *rig) {
+		r.store.Put(row(payment.Failed, failedWith(payment.FailExpired)))
+		r.gateway.Set(done())
+	}
+	returned := func(r *rig) bool { o, _ := r.gateway.Truth("key-1"); return o.Returned() }
+	lastKey := func(r *rig) string { c := r.gateway.CancelCalls(); return c[len(c)-1].Key }
+	inBubble(t, "done", func(r *rig) {
+		late(r)
+		r.resolved(approval.DidGiveBack)
+		if p := r.ends(payment.Failed, payment.FailExpired); p.HoldsOrder || !returned(r) {
+			r.Errorf("holds order %v, returned %v", p.HoldsOrder, returned(r))
+		}
+		c := r.gateway.CancelCalls()[0]
+		if id := payment.CancelMark(c.Reason); id == "" || c.Key != payment.CancelKey(id, 1) || c.Balance != 15000 || !c.Full {
+			r.Errorf("cancel %+v", c)
+		}
+	})
+	inBubble(t, "the balance alone", func(r *rig) {
+		late(r)
+		o := seen(payment.SeenPartlyCanceled)
+		o.Balance = 4000
+		r.gateway.Set(o)
+		r.resolved(approval.DidGiveBack)
+		if c := r.gateway.CancelCalls()[0]; c.Amount != 4000 || c.Balance != 4000 || c.Full {
+			r.Errorf("cancel %+v", c)
+		}
+	})
+	inBubble(t, "unheard but done: the lookup shows it", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindTimeout, Works: true})
+		r.resolved(approval.DidGiveBack)
+		r.ends(payment.Failed, payment.FailExpired)
+	})
+	inBubble(t, "unheard and open: held, the same key again", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(timeout)
+		r.resolved(approval.DidWait)
+		if p := r.ends(payment.Failed, payment.FailExpired); !p.HoldsOrder || p.DueAt.IsZero() {
+			r.Errorf("holds order %v, due %v", p.HoldsOrder, p.DueAt)
+		}
+		first := lastKey(r)
+		r.resolved(approval.DidGiveBack)
+		if lastKey(r) != first {
+			r.Errorf("keys %q and %q", first, lastKey(r))
+		}
+	})
+	inBubble(t, "fault: the next key of the same cancel", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(fault)
+		r.resolved(approval.DidWait)
+		r.resolved(approval.DidGiveBack)
+		if id := payment.CancelMark(r.gateway.CancelCalls()[0].Reason); lastKey(r) != payment.CancelKey(id, 2) {
+			r.Errorf("key %q", lastKey(r))
+		}
+	})
+	inBubble(t, "refused: incident, the order stays held", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindDeclined, Code: "NOT_CANCELABLE_PAYMENT"})
+		r.resolved(approval.DidIncident)
+		r.wantIncident(payment.CancelFailed)
+		if p := r.ends(payment.Failed, payment.FailExpired); !p.HoldsOrder || p.DueAt.IsZero() {
+			r.Errorf("holds order %v, due %v", p.HoldsOrder, p.DueAt)
+		}
+	})
+	inBubble(t, "refused although done is done", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindDeclined, Works: true})
+		r.resolved(approval.DidGiveBack)
+	})
+	inBubble(t, "refused, but nobody can say what Toss holds", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindDeclined})
+		r.gateway.Lookups(try{}, timeout)
+		r.resolved(approval.DidWait)
+		if got := r.store.Incidents(); len(got) != 0 {
+			r.Errorf("incidents %v", got)
+		}
+	})
+	inBubble(t, "key too old", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(timeout)
+		r.resolved(approval.DidWait)
+		r.store.AgeCancels(15 * 24 * time.Hour)
+		r.resolved(approval.DidIncident)
+		r.wantIncident(payment.CancelFailed)
+		if n := len(r.gateway.CancelCalls()); n != 1 {
+			r.Errorf("%d cancels", n)
+		}
+	})
+	inBubble(t, "virtual account refused", func(r *rig) {
+		r.store.Put(row(payment.Failed, failedWith(payment.FailDeclined)))
+		r.gateway.Set(seen(payment.SeenWaiting))
+		r.gateway.Cancels(try{Kind: payment.KindDeclined})
+		r.resolved(approval.DidIncident)
+		if c := r.gateway.CancelCalls()[0]; !c.Full {
+			r.Errorf("cancel %+v", c)
+		}
+	})
+	inBubble(t, "virtual account ends by itself", func(r *rig) {
+		r.store.Put(row(payment.Failed, failedWith(payment.FailDeclined)))
+		r.gateway.Set(seen(payment.SeenWaiting))
+		r.gateway.Cancels(try{Kind: payment.KindDeclined, Before: func() { r.gateway.Set(seen(payment.SeenExpired)) }})
+		r.resolved(approval.DidGiveBack)
+		if p := r.ends(payment.Failed, payment.FailDeclined); p.HoldsOrder {
+			r.Error("the order is held for ever")
+		}
+	})
+	inBubble(t, "begin finds 0 rows: somebody else goes on", func(r *rig) {
+		late(r)
+		r.store.Script(approvaltest.BeginGiveBack, approvaltest.Fault{NoRows: true})
+		r.resolved(approval.DidWait)
+		if n := len(r.gateway.CancelCalls()); n != 0 {
+			r.Errorf("%d cancels", n)
+		}
+	})
+	inBubble(t, "end finds 0 rows: somebody else goes on", func(r *rig) {
+		late(r)
+		r.store.Script(approvaltest.EndGiveBack, approvaltest.Fault{NoRows: true})
+		r.resolved(approval.DidWait)
+	})
+	for name, step := range map[string]approvaltest.Step{"begin": approvaltest.BeginGiveBack, "end": approvaltest.EndGiveBack} {
+		inBubble(t, name+" not applied", func(r *rig) {
+			late(r)
+			r.store.Script(step, approvaltest.Not())
+			if res, err := r.resolve(); err == nil || res.Did != approval.DidError {
+				r.Errorf("did %q, %v", res.Did, err)
+			}
+		})
+	}
+}
