@@ -65,17 +65,18 @@ func (in *confirmBody) scan(b []byte) bool {
 // plainValue is the value that b begins with, a text without its quotes, and where it ended: before the end of b, or
 // at 0 when encoding/json has to look.
 func plainValue(b []byte) (value []byte, end int) {
-	if end = bytes.IndexAny(b, ",}"); end < 1 {
-		return nil, 0
-	}
-	if b[0] != '"' {
+	if len(b) == 0 || b[0] != '"' {
+		end = max(bytes.IndexAny(b, ",}"), 0)
 		return b[:end], end
 	}
-	value, _, closed := bytes.Cut(b[1:], []byte(`"`))
-	if end = len(value) + 2; !closed || end >= len(b) || bytes.IndexByte(value, '\\') >= 0 || !printable(value) {
+	n := bytes.IndexByte(b[1:], '"')
+	if n < 0 || n+2 >= len(b) {
 		return nil, 0
 	}
-	return value, end
+	if value = b[1 : n+1]; bytes.IndexByte(value, '\\') >= 0 || !printable(value) {
+		return nil, 0
+	}
+	return value, n + 2
 }
 
 // set fills a field; false means an unknown field, one given twice or a value that is not plain.
@@ -116,7 +117,7 @@ func validOrderID(id string) bool {
 }
 
 func (w *confirmWork) admit(st *state, now int64) (answer, bool) {
-	set := w.s.Settings()
+	set := w.s.settings.Load()
 	p, err := w.find(st, now)
 	if err == nil {
 		p.age(now, set.Window, w.s.codes["EXPIRED_PAYMENT"])
@@ -146,7 +147,7 @@ func (w *confirmWork) find(st *state, now int64) (*payment, *apiError) {
 }
 
 // refusal compares in the order that is hardest on the caller: a finished payment hides a wrong amount.
-func (w *confirmWork) refusal(p *payment, set Settings) *apiError {
+func (w *confirmWork) refusal(p *payment, set *Settings) *apiError {
 	codes := w.s.codes
 	switch {
 	case p.running > 0 && set.SingleUse && set.BusyAsS008:
