@@ -419,3 +419,22 @@ func TestBreakerOff(t *testing.T) {
 		}
 	})
 }
+
+// TestBreakerOpensBetweenTries: with the retry outside, no lookup is made and no key taken for a try that the
+// breaker would refuse.
+func TestBreakerOpensBetweenTries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := layered()
+		o.Retry.Place, o.Breaker.MinCalls = Outside, 1
+		b := setup(t, o, func(int, *http.Request) (*http.Response, error) { return fault() })
+		c := call("k")
+		c.Next = func(context.Context, payment.Answer) (string, bool, payment.Answer) {
+			t.Error("the key rule was asked")
+			return "", false, payment.Answer{}
+		}
+		if diff := cmp.Diff([]string{"fault", "refused by breaker"}, kinds(b.Confirm(t.Context(), c))); diff != "" {
+			t.Errorf("answers (-want +got):\n%s", diff)
+		}
+	})
+}

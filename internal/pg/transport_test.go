@@ -251,6 +251,9 @@ func TestFailureKinds(t *testing.T) {
 			if got[0].Kind != payment.KindPayment && got[0].Err == nil {
 				t.Error("no error for the log")
 			}
+			if tt.name == "far too long" && got[0].Err != errTooLarge {
+				t.Errorf("read it all: %v", got[0].Err)
+			}
 			if text := got[0].Err.Error(); strings.Contains(text, "secret-payment-key") || strings.Contains(text, "test_sk") {
 				t.Errorf("a key is in the error: %s", text)
 			}

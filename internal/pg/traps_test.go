@@ -246,3 +246,39 @@ func TestTrap36Cancel(t *testing.T) {
 		})
 	}
 }
+
+// TestTrap5WayBack: lookups and cancels survive a panic as well, and it is counted as a try.
+func TestTrap5WayBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, plain(), func(int, *http.Request) (*http.Response, error) { panic("bug") })
+		if got := b.Lookup(t.Context(), "k", approval.OneTry); got.Kind != payment.KindPanic {
+			t.Errorf("lookup: %+v", got)
+		}
+		if got := b.Cancel(t.Context(), approval.CancelCall{PaymentKey: "k", Key: "c-1-1", Currency: "KRW"}); got.Kind != payment.KindPanic {
+			t.Errorf("cancel: %+v", got)
+		}
+		b.Confirm(t.Context(), call("k"))
+		for _, op := range []string{opConfirm, opLookup, opCancel} {
+			if n := b.value(t, `gateway_attempts_total{op="`+op+`",outcome="unknown"}`); n != 1 {
+				t.Errorf("%s counted %v times", op, n)
+			}
+		}
+	})
+}
+
+// TestTrap5Slot: a slot comes back even from a panic that nobody inside caught.
+func TestTrap5Slot(t *testing.T) {
+	t.Parallel()
+	b := setup(t, layered(), nil)
+	layer := b.pipeline.bulkhead.policy(t.Context())(func(execution) *result { panic("bug") })
+	for range 3 {
+		func() {
+			defer func() { _ = recover() }()
+			layer(nil)
+		}()
+	}
+	if n := len(b.pipeline.bulkhead.slots); n != 0 || b.value(t, "bulkhead_in_flight") != 0 {
+		t.Errorf("%d slots lost", n)
+	}
+}
