@@ -142,8 +142,9 @@ func TestEndingOfRealFaults(t *testing.T) {
 	})
 	t.Run("pool exhausted", func(t *testing.T) {
 		t.Parallel()
-		f := setup(t, func(o *Options) { o.RequestConns, o.AcquireTimeout = 1, 100*time.Millisecond })
+		f := setup(t, func(o *Options) { o.RequestConns = 1 })
 		p := f.reserved("a")
+		f.request.wait = 100 * time.Millisecond
 		conn, err := f.pool.acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -175,8 +176,9 @@ func TestEndingOfRealFaults(t *testing.T) {
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	db := devdb.Private(t, migration(), devdb.Options{})
-	f := setupOn(t, db, func(o *Options) { o.AcquireTimeout = time.Second })
+	f := setupOn(t, db)
 	p := f.reserved("a")
+	f.request.wait = 5 * time.Second
 	if err := db.Server.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
