@@ -34,7 +34,9 @@ type Queue interface {
 
 // Resolver does what the decision table says for one claimed payment.
 type Resolver interface {
+	// Resolve settles, sends, gives back or waits, and ends the lease.
 	Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (approval.Resolution, error)
+	// Plan only says what Resolve would do.
 	Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation)
 }
 
