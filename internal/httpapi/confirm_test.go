@@ -237,6 +237,7 @@ func TestConfirmRefuses(t *testing.T) {
 		{name: "mail to an address literal", body: with(`"receiptEmail":"b@[127.0.0.1]"`), want: []string{badEmail}},
 		{name: "mail with a header", body: with(`"receiptEmail":"b@example.com\r\nBcc: c@example.com"`), want: []string{"receiptEmail must not contain control characters"}},
 		{name: "mail quoted", body: with(`"receiptEmail":"\"b c\"@example.com"`), want: []string{badEmail}},
+		{name: "mail quoted for nothing", body: with(`"receiptEmail":"\"b\"@example.com"`), want: []string{badEmail}},
 		{name: "mail too long", body: with(`"receiptEmail":"` + strings.Repeat("b", 243) + `@example.com"`), want: []string{"receiptEmail must have at most 254 characters"}},
 	}
 	for _, test := range tests {
