@@ -35,8 +35,10 @@ type Queue interface {
 // Resolver does what the decision table says for one claimed payment.
 type Resolver interface {
 	// Resolve settles, sends, gives back or waits, and ends the lease.
+	// Resolve carries it out; the lease that ends at leaseEnd is over afterwards, or runs out after an error.
 	Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (approval.Resolution, error)
 	// Plan only says what Resolve would do.
+	// Plan only looks at Toss and says what the table calls for.
 	Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation)
 }
 
