@@ -119,7 +119,7 @@ func closedPort(t *testing.T) string {
 // TestMigrateAndHealth: the schema goes up and down by hand, and the health check tells of a service without it.
 func TestMigrateAndHealth(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
+	w := newWorld(t)
 	env := []string{"PAYMENTD_DATABASE_URL=" + w.db.DSN}
 	step := func(status int, stdout, stderr string, args ...string) {
 		t.Helper()

@@ -31,7 +31,7 @@ func (w *world) slow() {
 // under way in a connection that died may have committed, so the first answers may be 202, never 200.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	w := newPrivateWorld(t, append([]string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=300ms"}, quick...)...)
+	w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=300ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=5s")...)
 	in := w.start()
 	before := newOrder("before")
 	in.confirm(before).want(t, 200, "PAID")
@@ -63,7 +63,7 @@ func TestDatabaseDiesBeforeTheCommit(t *testing.T) {
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			w := newPrivateWorld(t, append([]string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms"}, quick...)...)
+			w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s")...)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
 			w.slow()
 			o := newOrder("died")
@@ -100,7 +100,7 @@ func TestFailoverBeforeTheCommit(t *testing.T) {
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, quick...)
+			w := newWorld(t)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
 			w.slow()
 			o := newOrder("failover")
@@ -133,7 +133,7 @@ func TestPoolExhaustedAtTheCommit(t *testing.T) {
 	} {
 		t.Run(tc.policy, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, quick...)
+			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s")...)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE="+tc.policy, "PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms")
 			w.slow()
 			o, other := newOrder("exhausted"), newOrder("other")

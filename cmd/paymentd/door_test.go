@@ -17,7 +17,7 @@ import (
 func TestBadConfirm(t *testing.T) {
 	t.Parallel()
 	const key = "test_echo1234567890123456789"
-	w := newWorld(t, quick...)
+	w := newWorld(t)
 	in := w.start()
 	body := func(more string) string {
 		return `{"paymentKey":"` + key + `","orderId":"order-bad","amount":15000` + more + `}`
@@ -89,7 +89,7 @@ func (a answer) fields() []string {
 // TestRoles: each route is for its roles, whatever else is right with the call.
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
+	w := newWorld(t)
 	in := w.start()
 	o := newOrder("roles")
 	in.confirm(o).want(t, 200, "PAID")
@@ -129,7 +129,7 @@ func TestRoles(t *testing.T) {
 // TestHistory: attempts and events tell a payment's whole story.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
+	w := newWorld(t)
 	in := w.start()
 	declined := newOrder("decline_")
 	in.confirm(declined).want(t, 402, "declined")
@@ -178,8 +178,8 @@ func TestHistory(t *testing.T) {
 // somebody works on.
 func TestSync(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, append(quick, "PAYMENTD_RECOVERY_DUE_EVERY=1h")...)
-	in := w.start("PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
+	w := newWorld(t, quick...)
+	in := w.start("PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s", "PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
 	w.faults(tosssim.Fault{Op: tosssim.OpAny, Hang: true, Work: tosssim.WorkDo})
 	left := []order{newOrder("left"), newOrder("left")}
 	for _, o := range left {

@@ -47,12 +47,7 @@ func (w *world) ledgerRows() []payment.LedgerRow {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, w.db.DSN)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	rows, err := conn.Query(ctx, `
+	rows, err := w.pool.Query(ctx, `
 		SELECT p.payment_key, p.order_id, p.status, p.amount, p.canceled_amount,
 			EXISTS (SELECT FROM incidents AS i WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind <> 'dead_notice'),
 			EXISTS (SELECT FROM cancels AS c WHERE c.payment_id = p.id AND c.state = 'done')

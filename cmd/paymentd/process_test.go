@@ -33,7 +33,7 @@ func TestKilled(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, append([]string{"PAYMENTD_TOSS_CONFIRM_TIMEOUT=1s"}, quick...)...)
+			w := newWorld(t, quick...)
 			p := w.spawn()
 			w.faults(tc.fault)
 			o := newOrder("killed")
@@ -58,8 +58,8 @@ func TestKilled(t *testing.T) {
 // TestOrderedStop: SIGTERM takes the process out of the balancer, lets what runs finish, and ends it with status 0.
 func TestOrderedStop(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
-	p := w.spawn("PAYMENTD_TOSS_CONFIRM_TIMEOUT=10s")
+	w := newWorld(t)
+	p := w.spawn()
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(1500 * 1e6)})
 	p.call("GET", p.admin+"/readyz", "", "").want(t, 200, "")
 	o := newOrder("drain")
