@@ -102,7 +102,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &recorder{ResponseWriter: w}
 	out.Header().Set("X-Request-Id", e.RequestID)
 	if r.ContentLength != 0 {
-		// A body that trickles in must not hold the connection; readBody lifts the deadline again.
+		// A body that trickles in must not hold the connection; net/http lifts the deadline at its end.
 		_ = http.NewResponseController(w).SetReadDeadline(e.ArrivedAt.Add(d.bodyWithin))
 	}
 	defer func() {

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -64,8 +63,6 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		bad.Err = err
 		return nil, bad
 	}
-	// The deadline was for the body; left standing it would end the wait for the answer.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
 }
 
