@@ -63,6 +63,8 @@ func runDecide(t *testing.T, tests []decideCase) {
 func TestDecidePending(t *testing.T) {
 	t.Parallel()
 	pending := row(payment.Pending, time.Minute)
+	mixed := returned(payment.SeenPartlyCanceled, foreignReason)
+	mixed.Cancels = append(mixed.Cancels, payment.GatewayCancel{Reason: ourReason})
 	runDecide(t, []decideCase{
 		{"DONE as ordered", pending, full(payment.SeenDone), toPaid},
 		{"DONE as ordered, years later", row(payment.Pending, 9000*time.Hour), full(payment.SeenDone), toPaid},
@@ -92,6 +94,9 @@ func TestDecidePending(t *testing.T) {
 		{
 			"PARTIAL_CANCELED, balance 0, foreign", pending, returned(payment.SeenPartlyCanceled, foreignReason),
 			failed(payment.FailCanceledAtGateway, "canceled at the gateway"),
+		},
+		{
+			"balance 0, a foreign cancel and then ours", pending, mixed, failed(payment.FailGivenBack, "given back by us"),
 		},
 		{
 			"CANCELED, balance 0, no cancels listed", pending, saw(payment.SeenCanceled, 0),

@@ -37,9 +37,10 @@ func Conclude(tries []Answer, earlier bool) Conclusion {
 		switch {
 		case out == Approved:
 			return Conclusion{Verdict: VerdictSettle, Observation: a.Observation, Last: a}
-		case a.Kind == KindPayment && a.Observation.Final():
+		case out != Declined:
+		case a.Kind == KindPayment:
 			final = a
-		case out == Declined && decline.Kind != KindDeclined:
+		case decline.Kind != KindDeclined:
 			decline = a
 		}
 		worst = max(worst, out)

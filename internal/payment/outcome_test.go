@@ -118,6 +118,7 @@ func TestConclude(t *testing.T) {
 		{"declined after a refused dial", none, []payment.Answer{heard(payment.KindNotConnected), heard(payment.KindDeclined)}, settles(payment.SeenDeclined)},
 		{"declined after a reset", none, []payment.Answer{heard(payment.KindReset), heard(payment.KindDeclined)}, lookup},
 		{"declined, earlier unknown", before, []payment.Answer{heard(payment.KindDeclined)}, lookup},
+		{"declined, then rejected", none, []payment.Answer{heard(payment.KindDeclined), heard(payment.KindRejected)}, settles(payment.SeenDeclined)},
 		{"rejected", none, []payment.Answer{heard(payment.KindRejected)}, lookup},
 		{"session gone", none, []payment.Answer{heard(payment.KindSessionGone)}, lookup},
 		{"time-out", none, []payment.Answer{heard(payment.KindTimeout)}, lookup},
