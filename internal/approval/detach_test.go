@@ -72,6 +72,9 @@ func TestDetached(t *testing.T) {
 		if p := r.ends(payment.AwaitingDeposit, ""); !p.Told {
 			r.Error("the 202 is not remembered: a missing deposit would have no notice")
 		}
+		if n := r.store.Calls(approvaltest.MarkTold); n != 0 {
+			r.Errorf("%d statements of its own for what the settle carries", n)
+		}
 	})
 	inBubble(t, "a hanging gateway ends with the deadline", func(r *rig) {
 		r.gateway.Confirms(approvaltest.Try{Hang: true})
