@@ -65,6 +65,7 @@ func serve(ctx context.Context, c Config, log *slog.Logger, ready func(public, p
 	if err := p.build(); err != nil {
 		return err
 	}
+	defer p.gateway.Close()
 	public, private, err := p.doors()
 	if err != nil {
 		return err

@@ -17,10 +17,11 @@ type bulkhead struct {
 	slots    chan struct{} // nil: no bound
 	wait     time.Duration
 	inFlight prometheus.Gauge
+	waiting  prometheus.Gauge
 }
 
-func newBulkhead(o Bulkhead, inFlight prometheus.Gauge) *bulkhead {
-	b := &bulkhead{wait: o.Wait, inFlight: inFlight}
+func newBulkhead(o Bulkhead, m *metrics) *bulkhead {
+	b := &bulkhead{wait: o.Wait, inFlight: m.inFlight, waiting: m.waiting}
 	if o.Max > 0 {
 		b.slots = make(chan struct{}, o.Max)
 	}
@@ -46,6 +47,8 @@ func (b *bulkhead) enter(ctx context.Context) *ended {
 	}
 	timer := time.NewTimer(b.wait)
 	defer timer.Stop()
+	b.waiting.Inc()
+	defer b.waiting.Dec()
 	select {
 	case b.slots <- struct{}{}:
 		return nil

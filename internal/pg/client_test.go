@@ -103,7 +103,7 @@ func TestSeriesExistAtZero(t *testing.T) {
 	want := map[string]int{
 		"paymentd_gateway_attempts_total": 24, "paymentd_gateway_duration_seconds": 24, "paymentd_retry_sequences_total": 2,
 		"paymentd_breaker_state": 4, "paymentd_breaker_transitions_total": 12, "paymentd_breaker_results_total": 5,
-		"paymentd_bulkhead_in_flight": 1, "paymentd_refused_total": 3,
+		"paymentd_bulkhead_in_flight": 1, "paymentd_bulkhead_waiting": 1, "paymentd_refused_total": 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

@@ -28,6 +28,7 @@ type metrics struct {
 	transitions *prometheus.CounterVec
 	results     *prometheus.CounterVec
 	inFlight    prometheus.Gauge
+	waiting     prometheus.Gauge
 	refused     *prometheus.CounterVec
 }
 
@@ -46,6 +47,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		transitions: counter("breaker_transitions_total", "Changes of the breaker's state.", "from", "to"),
 		results:     counter("breaker_results_total", "What became of calls at the breaker.", "result"),
 		inFlight:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "paymentd_bulkhead_in_flight", Help: "Confirms at the gateway now."}),
+		waiting:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "paymentd_bulkhead_waiting", Help: "Confirms that wait for a place at the gateway."}),
 		refused:     counter("refused_total", "Confirms refused before anything was sent.", "by"),
 	}
 	for _, op := range []string{opConfirm, opLookup, opCancel, opTransactions} {
@@ -69,7 +71,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, by := range []payment.Refuser{payment.RefusedByBreaker, payment.RefusedByLimiter, payment.RefusedByBulkhead} {
 		m.refused.WithLabelValues(string(by))
 	}
-	return m, register(reg, m.attempts, m.duration, m.sequences, m.transitions, m.results, m.inFlight, m.refused)
+	return m, register(reg, m.attempts, m.duration, m.sequences, m.transitions, m.results, m.inFlight, m.waiting, m.refused)
 }
 
 // showState registers the state as it is at each scrape, so that an idle gauge cannot lie. No breaker is closed.

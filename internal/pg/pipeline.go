@@ -92,7 +92,7 @@ func newPipeline(o Options, m *metrics) (*pipeline, error) {
 		outside:  o.Retry.Place == Outside,
 		limiter:  newLimiter(o.Rate.PerSecond, o.Rate.Burst),
 		rateWait: o.Rate.Wait,
-		bulkhead: newBulkhead(o.Bulkhead, m.inFlight),
+		bulkhead: newBulkhead(o.Bulkhead, m),
 	}
 	if o.Breaker.Window == 0 {
 		return p, nil

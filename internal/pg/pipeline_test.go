@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"paymentd/breaker"
 	"paymentd/internal/approval"
@@ -335,7 +336,14 @@ func TestBulkheadWait(t *testing.T) {
 				count[got[0]]++
 			})
 		}
+		synctest.Wait()
+		if flying, waiting := testutil.ToFloat64(b.metrics.inFlight), testutil.ToFloat64(b.metrics.waiting); flying != 1 || waiting != 2 {
+			t.Errorf("%v in flight, %v waiting, want 1 and 2", flying, waiting)
+		}
 		wg.Wait()
+		if flying, waiting := testutil.ToFloat64(b.metrics.inFlight), testutil.ToFloat64(b.metrics.waiting); flying != 0 || waiting != 0 {
+			t.Errorf("%v in flight, %v waiting at the end, want 0", flying, waiting)
+		}
 		if diff := cmp.Diff(map[string]int{"payment": 2, "refused by bulkhead": 1}, count); diff != "" {
 			t.Errorf("answers (-want +got):\n%s", diff)
 		}
