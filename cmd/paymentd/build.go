@@ -38,9 +38,7 @@ func (p *program) build() error {
 	}
 	var webhook notify.Sender
 	if c.NotifyWebhookURL != "" {
-		if webhook, err = notify.NewWebhook(notify.WebhookOptions{
-			URL: c.NotifyWebhookURL, Secret: string(c.NotifyWebhookSecret), AllowPrivate: c.NotifyAllowPrivate,
-		}); err != nil {
+		if webhook, err = c.webhook(); err != nil {
 			return err
 		}
 	}
@@ -61,6 +59,12 @@ func (c Config) approval() approval.Settings {
 			UnknownIncidentAfter: c.UnknownIncidentAfter, VerifyAfter: c.VerifyAfter,
 		},
 	}
+}
+
+func (c Config) webhook() (*notify.Webhook, error) {
+	return notify.NewWebhook(notify.WebhookOptions{
+		URL: c.NotifyWebhookURL, Secret: string(c.NotifyWebhookSecret), AllowPrivate: c.NotifyAllowPrivate,
+	})
 }
 
 func (p *program) gatewayOptions() pg.Options {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"paymentd/internal/web"
 )
 
 // leaseSlack is how much longer than its work a lease is.
@@ -67,6 +69,8 @@ func (c Config) check() []error {
 
 func (c Config) checkValues(p *problems) {
 	p.when(c.DatabaseURL == "", "DATABASE_URL", "must not be empty")
+	_, err := web.ParseKeys(string(c.APIKeys))
+	p.when(err != nil, "API_KEYS", "%v", err)
 	p.when(c.DBMaxConns < 1, "DB_MAX_CONNS", "must be at least 1")
 	p.when(c.DBBackgroundConns < 1, "DB_BACKGROUND_CONNS", "must be at least 1")
 	p.when(!oneOf(c.OnUnavailable, "reject", "pending"), "ON_UNAVAILABLE", "must be reject or pending")
@@ -124,6 +128,10 @@ func (c Config) checkTimes(p *problems) {
 func (c Config) checkNotices(p *problems) {
 	p.when(c.NotifyWorkers < 1 || c.NotifyWorkers > 4, "NOTIFY_WORKERS", "must be 1 to 4")
 	p.when(c.NotifyWebhookURL != "" && c.NotifyWebhookSecret == "", "NOTIFY_WEBHOOK_SECRET", "is needed with NOTIFY_WEBHOOK_URL")
+	if c.NotifyWebhookURL != "" && c.NotifyWebhookSecret != "" {
+		_, err := c.webhook()
+		p.when(err != nil, "NOTIFY_WEBHOOK_URL", "or its secret: %v", err)
+	}
 	p.when(c.NotifySMTPURL != "" || c.NotifyFrom != "", "NOTIFY_SMTP_URL", "mail is not in this version; receipts go to the log")
 }
 

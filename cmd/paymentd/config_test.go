@@ -77,6 +77,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"no background connection", "DB_BACKGROUND_CONNS=0", "PAYMENTD_DB_BACKGROUND_CONNS: must be at least 1"},
 		{"no lookups", "LOOKUP_RATE=0", "PAYMENTD_LOOKUP_RATE: must not be 0"},
 		{"webhook without secret", "NOTIFY_WEBHOOK_URL=https://shop.example/hook", "PAYMENTD_NOTIFY_WEBHOOK_SECRET: is needed"},
+		{"webhook's weak secret", "NOTIFY_WEBHOOK_URL=https://shop.example/hook\x00NOTIFY_WEBHOOK_SECRET=short", "PAYMENTD_NOTIFY_WEBHOOK_URL: or its secret"},
 		{"mail", "NOTIFY_SMTP_URL=smtp://mail.example", "PAYMENTD_NOTIFY_SMTP_URL: mail is not in this version"},
 		{"log level", "LOG_LEVEL=loud", "PAYMENTD_LOG_LEVEL: must be"},
 		{"Toss URL", "TOSS_URL=ftp://toss.example", "PAYMENTD_TOSS_URL: must be an http or https URL"},
@@ -84,7 +85,11 @@ func TestConfigRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := loadConfig(minimal("PAYMENTD_" + tc.set))
+			var set []string
+			for pair := range strings.SplitSeq(tc.set, "\x00") {
+				set = append(set, "PAYMENTD_"+pair)
+			}
+			_, err := loadConfig(minimal(set...))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want a text with %q", err, tc.want)
 			}
@@ -111,7 +116,7 @@ func TestConfigTellsAllMistakesAtOnceAndNoSecret(t *testing.T) {
 		"PAYMENTD_API_KEYS=x", "PAYMENTD_RETRY_MAX=99", "PAYMENTD_NOTIFY_WORKERS=0", "PAYMENTD_LOG_FORMAT=xml",
 	})
 	text := fmt.Sprint(err)
-	for _, want := range []string{"RETRY_MAX", "NOTIFY_WORKERS", "LOG_FORMAT", "TOSS_SECRET_KEY"} {
+	for _, want := range []string{"RETRY_MAX", "NOTIFY_WORKERS", "LOG_FORMAT", "TOSS_SECRET_KEY", "API_KEYS"} {
 		if !strings.Contains(text, "PAYMENTD_"+want) {
 			t.Errorf("%s is not named in %q", want, text)
 		}
