@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 
 	"paymentd/internal/approval"
@@ -108,10 +108,15 @@ func (p *program) doors() (public, private http.Handler, err error) {
 	return public, private, err
 }
 
+// migrated fails when the schema is older than this build needs.
 func (p *program) migrated(ctx context.Context) error {
-	n, err := migrations.Pending(ctx, string(p.config.DatabaseURL))
-	if err == nil && n > 0 {
-		err = errors.New("migrations are missing")
+	need, err := migrations.Latest()
+	if err != nil {
+		return err
+	}
+	have, err := p.store.Background().SchemaVersion(ctx)
+	if err == nil && have < need {
+		err = fmt.Errorf("schema %d, need %d", have, need)
 	}
 	return err
 }

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"paymentd/internal/tosssim"
+)
+
+// TestTrap36_TheWorstHeardDecides: the answer of an approval is lost and the next try is refused. The last error says
+// "unavailable", the money is gone: the order must not be let go.
+func TestTrap36_TheWorstHeardDecides(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start("PAYMENTD_RETRY_DELAY=1s")
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Drop: tosssim.DropAfter})
+	o := newOrder("worst")
+	answered := in.confirmLater(o)
+	eventually(t, "the gateway approves", func() bool { return w.entry(o).Approvals == 1 })
+	w.listen(false)
+	answered().want(t, 202, "PENDING")
+	second := o
+	second.key += "9"
+	in.confirm(second).want(t, 409, "order_conflict")
+	w.faults()
+	w.listen(true)
+	w.settles(o, "PAID")
+	w.ledgerHolds()
+}
+
+// TestTrap36_ADeclineAfterSilence: a try that hangs is approved late; the decline that another try is answered in
+// between settles nothing.
+func TestTrap36_ADeclineAfterSilence(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, quick...)
+	in := w.start()
+	o := newOrder("silence")
+	w.faults(
+		tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(5 * time.Second), Next: 1},
+		tosssim.Fault{Op: tosssim.OpConfirm, Code: "EXCEED_MAX_AMOUNT", Work: tosssim.WorkSkip},
+		tosssim.Fault{Op: tosssim.OpLookup, Hang: true, Next: 1},
+	)
+	in.confirm(o).want(t, 202, "PENDING")
+	eventually(t, "recovery sends it again and is declined", func() bool {
+		w.hasten()
+		return w.toss.Counters().Codes["EXCEED_MAX_AMOUNT"] > 0
+	})
+	if e := w.entry(o); e.Approvals != 0 {
+		t.Fatalf("this test came too late: %+v", e)
+	}
+	if r, _ := w.row(o); r.Status != "PENDING" {
+		t.Errorf("a decline after a try that nobody heard of settled it: %+v", r)
+	}
+	w.settles(o, "PAID")
+	w.ledgerHolds()
+}
+
+// TestUnprotectedGateway: on a gateway that charges again whoever asks again, an order is charged once all the same
+// when resending is off: what is not known is looked up, never sent a second time.
+func TestUnprotectedGateway(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]tosssim.Fault{
+		"reset after the work": {Op: tosssim.OpConfirm, Drop: tosssim.DropAfter},
+		"hangs after the work": {Op: tosssim.OpConfirm, Hang: true, Work: tosssim.WorkDo},
+		"late":                 {Op: tosssim.OpConfirm, Late: tosssim.Duration(1500 * time.Millisecond)},
+		"500 after the work":   {Op: tosssim.OpConfirm, Code: "FAILED_INTERNAL_SYSTEM_PROCESSING", Work: tosssim.WorkDo},
+		"body cut short":       {Op: tosssim.OpConfirm, Malformed: tosssim.MalformedTruncated},
+		"lookup down as well":  {Op: tosssim.OpAny, Drop: tosssim.DropAfter},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, append(quick, "PAYMENTD_RETRY_MAX=2", "PAYMENTD_RETRY_ON=connect", "PAYMENTD_RESEND_WITHIN=0")...)
+			w.toss.Configure(func(s *tosssim.Settings) { s.Idempotency, s.SingleUse = false, false })
+			in := w.start()
+			w.faults(f)
+			o := newOrder("naked")
+			if a := in.confirm(o); a.status != 200 && a.status != 202 {
+				t.Errorf("answered %d %s", a.status, a.raw)
+			}
+			in.confirm(o)
+			w.faults()
+			w.settles(o, "PAID")
+			in.confirm(o).want(t, 200, "PAID")
+			if e := w.entry(o); e.Approvals != 1 {
+				t.Errorf("the simulator has %+v", e)
+			}
+			w.ledgerHolds()
+		})
+	}
+}
+
+// TestLimits: bulkhead and limiter refuse at once what is too much, the breaker does not mind, and a second call of
+// the refused payment is paid.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		set  []string
+		// pass is how many of eight calls at once get through.
+		pass int
+	}{
+		{name: "bulkhead", set: []string{"PAYMENTD_BULKHEAD=3"}, pass: 3},
+		{name: "limiter", set: []string{"PAYMENTD_RATE_LIMIT=1/m", "PAYMENTD_RATE_BURST=4", "PAYMENTD_RATE_WAIT=0s"}, pass: 4},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			in := w.start(tc.set...)
+			w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(1500 * time.Millisecond)})
+			orders := make([]order, 8)
+			for i := range orders {
+				orders[i] = newOrder("limit")
+				orders[i].id += string(rune('a' + i))
+				orders[i].key += string(rune('0' + i))
+			}
+			answers, _ := storm(t, len(orders), func(i int) (answer, error) {
+				return call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
+			})
+			paid := 0
+			for i, a := range answers {
+				if a.status == 200 {
+					paid++
+					continue
+				}
+				if a.want(t, 503, "busy"); a.header.Get("Retry-After") == "" {
+					t.Errorf("headers of a refusal: %v", a.header)
+				}
+				if e := w.entry(orders[i]); e.Approvals != 0 {
+					t.Errorf("refused and charged: %+v", e)
+				}
+			}
+			if n := w.toss.Counters().Ops[tosssim.OpConfirm]; paid != tc.pass || n.Calls != int64(tc.pass) || n.MaxRunning > int64(tc.pass) {
+				t.Errorf("%d of 8 were paid, want %d; the simulator has %+v", paid, tc.pass, n)
+			}
+			if got := in.metric(`paymentd_breaker_results_total{result="failure"}`); got != "0" {
+				t.Errorf("the breaker counted %s failures", got)
+			}
+			w.faults()
+			in = w.start("PAYMENTD_RATE_LIMIT=0", "PAYMENTD_BULKHEAD=0")
+			for _, o := range orders {
+				in.confirm(o).want(t, 200, "PAID")
+			}
+			w.ledgerHolds()
+		})
+	}
+}
+
+// TestSpareTheDatabase: while the gateway thinks, a payment holds no connection.
+func TestSpareTheDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=20s", "PAYMENTD_RECOVERY_DUE_EVERY=1h",
+		"PAYMENTD_ANSWER_WITHIN=30s")
+	const n = 12
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(3 * time.Second)})
+	waits := make([]func() answer, n)
+	for i := range waits {
+		o := newOrder("spare")
+		o.id += string(rune('A' + i))
+		waits[i] = in.confirmLater(o)
+	}
+	w.arrived(tosssim.OpConfirm, n)
+	if got := in.metric(`paymentd_db_connections{pool="request",state="in_use"}`); got != "0" {
+		t.Errorf("%s connections are in use while the gateway thinks", got)
+	}
+	for _, answered := range waits {
+		answered().want(t, 200, "PAID")
+	}
+	if got := w.toss.Counters().Ops[tosssim.OpConfirm].MaxRunning; got < n/2 {
+		t.Errorf("%d confirms of %d ran at once on one connection", got, n)
+	}
+	w.ledgerHolds()
+}
