@@ -35,6 +35,15 @@ func Hash() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
+// Latest is the version of the newest file: the schema that this build needs.
+func Latest() (int64, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil || len(names) == 0 {
+		return 0, fmt.Errorf("no migration files: %w", err)
+	}
+	return goose.NumericComponent(names[len(names)-1])
+}
+
 // Migration is one file and when it was applied; the zero time means that it was not.
 type Migration struct {
 	Version   int64

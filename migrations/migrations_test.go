@@ -231,3 +231,16 @@ func dump(t *testing.T, dsn string) string {
 	}
 	return out.String()
 }
+
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	db := devdb.New(t, devdb.Migration{Hash: migrations.Hash(), Up: migrations.Up})
+	list, err := migrations.Status(t.Context(), db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	latest, err := migrations.Latest()
+	if err != nil || latest != list[len(list)-1].Version {
+		t.Errorf("latest %d (%v), want %d", latest, err, list[len(list)-1].Version)
+	}
+}

@@ -162,3 +162,14 @@ func (s *Store) Durability(ctx context.Context) (d Durability, err error) {
 		(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')`).Scan(&d.Fsync, &d.SynchronousCommit)
 	return d, wrap("read durability", err)
 }
+
+// SchemaVersion is the newest migration that is applied (goose's table).
+func (s *Store) SchemaVersion(ctx context.Context) (version int64, err error) {
+	conn, err := s.pool.acquire(ctx)
+	if err != nil {
+		return 0, wrap("read schema version", err)
+	}
+	defer conn.release()
+	err = conn.QueryRow(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	return version, wrap("read schema version", err)
+}
