@@ -80,6 +80,17 @@ func TestDuplicatesElsewhere(t *testing.T) {
 			r.Error("the 202 is not remembered")
 		}
 	})
+	inBubble(t, "a later caller watches on when the first one's time is over", func(r *rig) {
+		r.store.Put(row(payment.Pending, leasedFor(time.Minute)))
+		time.AfterFunc(12*time.Second, func() {
+			r.store.Change("key-1", func(p *payment.Payment) { p.Status, p.Leased = payment.Paid, false })
+		})
+		first := make(chan said, 1)
+		go func() { first <- r.confirm(anOrder()) }()
+		time.Sleep(5 * time.Second)
+		r.want(r.confirm(anOrder()), replayed)
+		r.want(<-first, running.again())
+	})
 	inBubble(t, "100 duplicates share one poller", func(r *rig) {
 		r.store.Put(row(payment.Pending, leasedFor(time.Minute)))
 		var wg sync.WaitGroup

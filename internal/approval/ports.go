@@ -66,7 +66,9 @@ type CancelCall struct {
 }
 
 // Reservations are the steps before a confirm is sent. An error comes with an Ending other than Applied and
-// NoRows; NotApplied means that nothing was written.
+// NoRows, which have none; NotApplied means that nothing was written. Every method of the store ends by itself within
+// its own time-outs, because the reserving half of a confirm has no other deadline. A payment that is read may still
+// be Leased although its DueAt has passed by its ReadAt: Held knows.
 type Reservations interface {
 	// Reserve inserts the order as PENDING, leased until now + lease. NoRows: somebody is in the way.
 	Reserve(ctx context.Context, o payment.Order, lease time.Duration) (payment.Payment, payment.Ending, error)
@@ -87,10 +89,11 @@ type Outcomes interface {
 	// Settle commits a move with its event, notices and incident in one statement. The returned payment is the
 	// row after it. A move to FAILED needs the version; a move to PAID or AWAITING_DEPOSIT the state alone.
 	Settle(ctx context.Context, s Settlement) (payment.Payment, payment.Ending, error)
-	// Release gives the lease back and says when to look again.
+	// Release gives the lease back and says when to look again. It matches the version and raises none.
 	Release(ctx context.Context, r Release) (payment.Ending, error)
 	// BeginSend stores a send before it happens: raises the version, sets maybe_sent and the time of the send,
-	// takes the next key if asked, extends the lease. NoRows: fence lost, or the payment is older than Within.
+	// takes the next key if asked, and leases the row until now + Lease, which may be in the past. NoRows: fence lost,
+	// or the payment is older than Within.
 	BeginSend(ctx context.Context, b BeginSend) (payment.Payment, payment.Ending, error)
 	// MarkTold remembers that a caller was answered 202 for the payment.
 	MarkTold(ctx context.Context, paymentKey string) error
@@ -98,10 +101,11 @@ type Outcomes interface {
 
 // GiveBacks are the steps of a cancel at Toss that we ask for ourselves.
 type GiveBacks interface {
-	// BeginGiveBack holds the order again if the payment is FAILED and nobody else holds it, and stores the
+	// BeginGiveBack leases the row and holds the order again if the payment is FAILED and nobody else holds it, and stores the
 	// cancel with its key before it is sent (or takes up the unfinished one). It matches p's version.
 	BeginGiveBack(ctx context.Context, g GiveBack) (Cancel, payment.Payment, payment.Ending, error)
-	// EndGiveBack stores how the cancel ended, and what it means for the payment.
+	// EndGiveBack stores how the cancel ended, and what it means for the payment. It matches the version that
+	// BeginGiveBack returned; a refused cancel keeps the order held and is followed by a new one at the next look.
 	EndGiveBack(ctx context.Context, e GiveBackEnd) (payment.Payment, payment.Ending, error)
 }
 

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +44,9 @@ type syncRun struct {
 
 func (s *syncRun) named(ctx context.Context) error {
 	var page []payment.Payment
-	for _, id := range s.request.OrderIDs[:min(len(s.request.OrderIDs), s.request.Limit)] {
+	// An order that is named twice would be found in progress by us ourselves.
+	ids := slices.Compact(slices.Sorted(slices.Values(s.request.OrderIDs)))
+	for _, id := range ids[:min(len(ids), s.request.Limit)] {
 		p, found, err := s.queue.ByOrder(ctx, id)
 		switch {
 		case err != nil:

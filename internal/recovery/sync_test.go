@@ -122,6 +122,13 @@ func TestSyncNamed(t *testing.T) {
 			b.Errorf("report %+v", got)
 		}
 	})
+	inBubble(t, "an order named twice", func(b *bench) {
+		b.leftover(1, payment.Pending, time.Minute)
+		b.approve(1)
+		if got := b.sync(payment.SyncRequest{OrderIDs: []string{"order-1", "order-1"}}); got.Checked != 1 || got.Paid != 1 {
+			b.Errorf("report %+v", got)
+		}
+	})
 	inBubble(t, "the read fails", func(b *bench) {
 		b.store.Script(approvaltest.Find, approvaltest.Not())
 		if _, err := b.recovery.Sync(b.Context(), payment.SyncRequest{OrderIDs: all}); err == nil {
