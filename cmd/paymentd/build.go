@@ -30,7 +30,7 @@ func (p *program) build() error {
 	}
 	background := p.store.Background()
 	if p.recovery, err = recovery.New(recovery.Options{
-		Queue: background, Resolver: p.confirm.WithStore(background), Lease: c.Lease(),
+		Queue: background, Sweeper: background, Resolver: p.confirm.WithStore(background), Lease: c.Lease(),
 		DueEvery: c.RecoveryDueEvery, SweepEvery: c.RecoveryEvery, Concurrency: c.RecoveryConcurrency,
 		Logger: p.log, Registerer: p.registry,
 	}); err != nil {

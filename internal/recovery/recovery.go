@@ -28,16 +28,21 @@ type Queue interface {
 	ListUnfinished(ctx context.Context, olderThan time.Duration, limit int, after int64) ([]payment.Payment, error)
 	// ByOrder reads the payment that holds the order, else the last attempt.
 	ByOrder(ctx context.Context, orderID string) (payment.Payment, bool, error)
+}
+
+// Sweeper repairs what no due time leads to.
+type Sweeper interface {
 	// SweepMissingNotices adds notices that a settle had to leave out and says how many.
 	SweepMissingNotices(ctx context.Context) (int, error)
+	// SweepStuck makes payments due that are stuck by a mistake of whatever origin, and returns them: parked ones whose
+	// incident is closed, unfinished cancels that nobody looks at, leases longer than lease.
+	SweepStuck(ctx context.Context, lease time.Duration) ([]payment.Payment, error)
 }
 
 // Resolver does what the decision table says for one claimed payment.
 type Resolver interface {
-	// Resolve settles, sends, gives back or waits, and ends the lease.
 	// Resolve carries it out; the lease that ends at leaseEnd is over afterwards, or runs out after an error.
 	Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (approval.Resolution, error)
-	// Plan only says what Resolve would do.
 	// Plan only looks at Toss and says what the table calls for.
 	Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation)
 }
@@ -45,6 +50,7 @@ type Resolver interface {
 // Options are the parts and the paces; all are required.
 type Options struct {
 	Queue       Queue
+	Sweeper     Sweeper
 	Resolver    Resolver
 	DueEvery    time.Duration
 	SweepEvery  time.Duration
@@ -66,8 +72,8 @@ type Recovery struct {
 // New checks the options and returns a Recovery.
 func New(o Options) (*Recovery, error) {
 	switch {
-	case o.Queue == nil || o.Resolver == nil || o.Logger == nil || o.Registerer == nil:
-		return nil, errors.New("recovery: queue, resolver, logger and registerer are required")
+	case o.Queue == nil || o.Sweeper == nil || o.Resolver == nil || o.Logger == nil || o.Registerer == nil:
+		return nil, errors.New("recovery: queue, sweeper, resolver, logger and registerer are required")
 	case o.DueEvery <= 0 || o.SweepEvery <= 0 || o.Lease <= 0 || o.Concurrency < 1:
 		return nil, errors.New("recovery: paces, lease and concurrency must be above 0")
 	}
@@ -136,14 +142,18 @@ func (r *Recovery) runDue(ctx context.Context) (int, error) {
 	}
 }
 
-// sweep is the 10-minute round: what is due, and the notices that are missing.
+// sweep is the 10-minute round: missing notices, what is stuck, and then what is due.
 func (r *Recovery) sweep(ctx context.Context) error {
-	added, err := r.queue.SweepMissingNotices(ctx)
+	added, err := r.opt.Sweeper.SweepMissingNotices(ctx)
 	if err != nil {
 		return fmt.Errorf("add missing notices: %w", err)
 	}
-	if added > 0 {
-		r.log.WarnContext(ctx, "added missing notices", "count", added)
+	stuck, err := r.opt.Sweeper.SweepStuck(ctx, 2*r.opt.Lease)
+	if err != nil {
+		return fmt.Errorf("free stuck payments: %w", err)
+	}
+	if added > 0 || len(stuck) > 0 {
+		r.log.WarnContext(ctx, "swept", "notices_added", added, "payments_freed", len(stuck))
 	}
 	_, err = r.runDue(ctx)
 	return err

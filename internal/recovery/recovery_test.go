@@ -83,7 +83,7 @@ func TestDueLoop(t *testing.T) {
 		}
 		b.resolver.before = func(context.Context, payment.Payment) { time.Sleep(time.Second) }
 		second, err := New(Options{
-			Queue: b.store, Resolver: b.resolver, DueEvery: 5 * time.Second, SweepEvery: time.Minute, Concurrency: 4, Lease: 42 * time.Second,
+			Queue: b.store, Sweeper: b.store, Resolver: b.resolver, DueEvery: 5 * time.Second, SweepEvery: time.Minute, Concurrency: 4, Lease: 42 * time.Second,
 			Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
 		if err != nil {
@@ -253,6 +253,23 @@ func TestSweep(t *testing.T) {
 		if n := b.store.Calls(approvaltest.SweepNotices); n < 4 || n > 5 {
 			b.Errorf("%d sweeps in 35 minutes", n)
 		}
+	})
+}
+
+// TestSweepFreesWhatIsStuck: a lease that no holder can have is taken back by the sweep, and the payment settled.
+func TestSweepFreesWhatIsStuck(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "a lease of 1000 hours", func(b *bench) {
+		p := b.leftover(1, payment.Pending, time.Minute)
+		b.store.Change(p.PaymentKey, func(p *payment.Payment) { p.Leased, p.DueAt = true, time.Now().Add(1000*time.Hour) })
+		b.approve(1)
+		if n, err := b.recovery.runDue(b.Context()); n != 0 || err != nil {
+			b.Fatalf("the due loop resolved %d (%v)", n, err)
+		}
+		if err := b.recovery.sweep(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.wantRow(1, payment.Paid)
 	})
 }
 

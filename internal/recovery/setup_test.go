@@ -80,7 +80,7 @@ func setup(t *testing.T) *bench {
 	}
 	b.resolver = &resolver{Service: service}
 	b.recovery, err = New(Options{
-		Queue: b.store, Resolver: b.resolver, DueEvery: 5 * time.Second, SweepEvery: 10 * time.Minute, Concurrency: 4,
+		Queue: b.store, Sweeper: b.store, Resolver: b.resolver, DueEvery: 5 * time.Second, SweepEvery: 10 * time.Minute, Concurrency: 4,
 		Lease: 42 * time.Second, Logger: log, Registerer: b.registry,
 	})
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"paymentd/internal/approval"
+	"paymentd/internal/approval/approvaltest"
 	"paymentd/internal/payment"
 )
 
@@ -327,4 +329,10 @@ func TestOneNoticePerFailure(t *testing.T) {
 	if got := f.noticed(); got != "payment.failed/2 payment.failed/5" {
 		t.Errorf("after reopening: %s", got)
 	}
+}
+
+// TestContract holds the store to what the use cases rely on, as their stand-in is.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	approvaltest.StoreContract(t, func(t *testing.T) approval.Store { return setup(t).Store })
 }

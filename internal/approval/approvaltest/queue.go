@@ -77,7 +77,7 @@ func (s *Store) ByOrder(ctx context.Context, orderID string) (payment.Payment, b
 	return view(best), true, nil
 }
 
-// SweepMissingNotices implements recovery.Queue: it adds as many as MissNotices said.
+// SweepMissingNotices implements recovery.Sweeper: it adds as many as MissNotices said.
 func (s *Store) SweepMissingNotices(ctx context.Context) (int, error) {
 	if s.meet(ctx, SweepNotices).Fails {
 		return 0, ErrFault
@@ -87,6 +87,21 @@ func (s *Store) SweepMissingNotices(ctx context.Context) (int, error) {
 	n := s.missing
 	s.missing = 0
 	return n, nil
+}
+
+// SweepStuck implements recovery.Sweeper for leases that are longer than any holder's.
+func (s *Store) SweepStuck(_ context.Context, lease time.Duration) ([]payment.Payment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var freed []payment.Payment
+	for _, p := range s.rows {
+		if p.Leased && p.DueAt.After(time.Now().Add(lease)) {
+			p.DueAt, p.Leased = time.Now(), false
+			p.Version++
+			freed = append(freed, view(p))
+		}
+	}
+	return freed, nil
 }
 
 // MissNotices sets what the next sweep finds.
