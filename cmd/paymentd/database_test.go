@@ -24,7 +24,7 @@ func (w *world) restartDB() {
 // slow makes the gateway's answer take so long that the test can do something meanwhile.
 func (w *world) slow() {
 	w.t.Helper()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(600 * time.Millisecond)})
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(time.Second)})
 }
 
 // TestDatabaseGone: without a database nothing is sent; as soon as it is back payments go on. A statement that was
@@ -63,7 +63,7 @@ func TestDatabaseDiesBeforeTheCommit(t *testing.T) {
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s")...)
+			w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s")...)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
 			w.slow()
 			o := newOrder("died")
@@ -133,7 +133,7 @@ func TestPoolExhaustedAtTheCommit(t *testing.T) {
 	} {
 		t.Run(tc.policy, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s")...)
+			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s")...)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE="+tc.policy, "PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms")
 			w.slow()
 			o, other := newOrder("exhausted"), newOrder("other")
@@ -141,6 +141,7 @@ func TestPoolExhaustedAtTheCommit(t *testing.T) {
 			w.arrived(tosssim.OpConfirm, 1)
 			release := w.hold()
 			answeredOther := in.confirmLater(other)
+			in.allLent()
 			a := answered().want(t, tc.first.status, tc.first.word)
 			if tc.policy == "cancel" && a.header.Get("Retry-After") != "" {
 				t.Error("db_failed asks to try again, but the payment is over")

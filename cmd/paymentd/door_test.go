@@ -136,9 +136,9 @@ func TestHistory(t *testing.T) {
 	in.read(declined).want(t, 200, "FAILED")
 	paid := declined
 	paid.key = newOrder("again").key
-	w.listen(false)
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Status: 429})
 	in.confirm(paid).want(t, 503, "pg_unavailable")
-	w.listen(true)
+	w.faults()
 	in.confirm(paid).want(t, 200, "PAID")
 	in.read(paid).want(t, 200, "PAID")
 	in.confirm(declined).want(t, 402, "declined")
