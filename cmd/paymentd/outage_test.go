@@ -124,13 +124,13 @@ func TestOutagePending(t *testing.T) {
 func TestHangOpensTheBreaker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sensitive...)
-	in := w.start("PAYMENTD_ANSWER_WITHIN=300ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
+	in := w.start("PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=4s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true})
 	orders := []order{newOrder("hung"), newOrder("hung"), newOrder("hung")}
 	storm(t, len(orders), func(i int) (answer, error) {
 		begin := time.Now()
 		a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
-		if a.status != 202 || time.Since(begin) > 2500*time.Millisecond {
+		if a.status != 202 || time.Since(begin) > 3500*time.Millisecond {
 			err = fmt.Errorf("answered %d after %s: %s", a.status, time.Since(begin), a.raw)
 		}
 		return a, err

@@ -37,7 +37,7 @@ func TestTrap36_ADeclineAfterSilence(t *testing.T) {
 	in := w.start()
 	o := newOrder("silence")
 	w.faults(
-		tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(5 * time.Second), Next: 1},
+		tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(12 * time.Second), Next: 1},
 		tosssim.Fault{Op: tosssim.OpConfirm, Code: "EXCEED_MAX_AMOUNT", Work: tosssim.WorkSkip},
 		tosssim.Fault{Op: tosssim.OpLookup, Hang: true, Next: 1},
 	)
