@@ -43,6 +43,7 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 			case q.Version != st.Payment.Version || q.Status != payment.Pending:
 				return w.fromMoved(ctx, st)
 			}
+		case payment.NotApplied:
 		}
 		w.log.WarnContext(ctx, "commit the outcome", "order_id", st.Payment.OrderID, "to", string(st.Action.To),
 			"ending", ending.String(), "error", err)

@@ -25,7 +25,7 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 		if lead {
 			s.running.run(func() { s.fly(context.WithoutCancel(ctx), f, answerBy) })
 		}
-		a, err, landed := s.await(f, timer.C)
+		a, landed, err := s.await(f, timer.C)
 		switch {
 		case lead:
 			return a, err
@@ -40,17 +40,17 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 }
 
 // await returns the flight's answer, or what is known of the payment when the caller's time is over.
-func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, err error, landed bool) {
+func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, landed bool, err error) {
 	select {
 	case <-f.done:
-		return f.answer, f.err, true
+		return f.answer, true, f.err
 	case <-timeout:
 	}
 	if a, ok := f.tell(); ok {
-		return a, nil, false
+		return a, false, nil
 	}
 	<-f.done
-	return f.answer, f.err, true
+	return f.answer, true, f.err
 }
 
 // fly does the work of a confirm and lands its flight, also when the work panics.

@@ -116,7 +116,13 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 	case payment.MaybeApplied:
 		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
 		return nil, &a, nil
+	default:
+		return w.notReopened(ctx, p)
 	}
+}
+
+// notReopened tells a lost race (another round) from an order that another payment holds by now.
+func (w *work) notReopened(ctx context.Context, p payment.Payment) (*payment.Payment, *Answer, error) {
 	now, found, err := w.store.Find(ctx, p.PaymentKey, "")
 	if err == nil && found && now.Version == p.Version {
 		a, err := conflict("Another payment holds this order.")

@@ -81,7 +81,10 @@ func (w *work) release(ctx context.Context, p payment.Payment, r Release, result
 // fromRow answers from the row because somebody else moved it.
 func (w *work) fromRow(ctx context.Context, p payment.Payment) (Answer, error) {
 	q, found, err := w.store.Find(ctx, p.PaymentKey, "")
-	if err != nil || !found {
+	if err != nil {
+		w.log.WarnContext(ctx, "read a payment that moved", "order_id", p.OrderID, "error", err)
+	}
+	if !found {
 		return pendingAnswer(p, payment.ResultPendingUnknown), nil
 	}
 	return answerRow(q)
@@ -170,7 +173,13 @@ func (q *sequence) next(ctx context.Context, last payment.Answer) (string, bool,
 		return payment.ConfirmKey(q.payment.PaymentKey, q.payment.Sends), true, payment.Answer{}
 	case payment.LookupOnly:
 		return "", false, payment.Answer{}
+	default:
+		return q.nextKey(ctx)
 	}
+}
+
+// nextKey looks up, and only if the payment is open stores the next key.
+func (q *sequence) nextKey(ctx context.Context) (string, bool, payment.Answer) {
 	a := q.gateway.Lookup(ctx, q.payment.PaymentKey, OneTry)
 	if a.Kind == payment.KindPayment && a.Observation.Final() {
 		q.settledByLookup = true

@@ -74,6 +74,7 @@ func (c classifier) classify(op string, r reply, want expectation) (a payment.An
 		a.RetryAfter = retryAfter(r.retryAfter)
 	case payment.KindNotFound:
 		a.Observation.Sighting = payment.SeenNotFound
+	default:
 	}
 	return a, known || a.Code == ""
 }

@@ -106,9 +106,7 @@ func (o Options) validate() error {
 			problems = append(problems, fmt.Errorf("gateway options: "+format, args...))
 		}
 	}
-	base, err := url.Parse(o.BaseURL)
-	must(err == nil && (base.Scheme == "http" || base.Scheme == "https") && base.Host != "" && base.User == nil &&
-		base.RawQuery == "" && base.Fragment == "", "BaseURL must be http:// or https:// and a host")
+	must(isBase(o.BaseURL), "BaseURL must be http:// or https:// and a host")
 	must(o.SecretKey != "" && !strings.ContainsFunc(o.SecretKey, func(r rune) bool { return r <= ' ' || r > '~' || r == ':' }),
 		"SecretKey must be printable ASCII without spaces and colons")
 	for name, d := range map[string]time.Duration{
@@ -132,6 +130,12 @@ func (o Options) validate() error {
 	return errors.Join(problems...)
 }
 
+// isBase reports whether paths may be appended to the URL.
+func isBase(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+}
+
 // ownWork is what a trial may take besides the waits and time-outs named in the options: the statements by
 // which the key rule stores a send, scheduling, and decoding.
 const ownWork = 10 * time.Second
@@ -143,7 +147,6 @@ func (o Options) maxTrial() time.Duration {
 	if o.Retry.Place == Outside {
 		return try + ownWork
 	}
-	between := o.Retry.Delay + o.Retry.Delay/2 + o.LookupTimeout
-	retries := time.Duration(o.Retry.Max)
-	return (retries+1)*try + retries*between + ownWork
+	retry := o.Retry.Delay + o.Retry.Delay/2 + o.LookupTimeout + try
+	return try + time.Duration(o.Retry.Max)*retry + ownWork
 }

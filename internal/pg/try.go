@@ -48,6 +48,7 @@ func (c *Client) note(ctx context.Context, q request, a payment.Answer) {
 		}
 	case payment.KindDeclined, payment.KindNotFound:
 		level = slog.LevelInfo
+	default:
 	}
 	c.log.LogAttrs(ctx, level, "gateway answer", c.attrs(q, a)...)
 }

@@ -96,7 +96,7 @@ func (r *Recovery) Run(ctx context.Context) error {
 
 // loop runs at once and then at its jittered pace; an error is logged and the pace goes on.
 func (r *Recovery) loop(ctx context.Context, every time.Duration, name string, once func(context.Context) error) {
-	timer := time.NewTimer(time.Duration(rand.Int64N(int64(every)/10 + 1)))
+	timer := time.NewTimer(jitter(every / 10))
 	defer timer.Stop()
 	for {
 		select {
@@ -108,8 +108,13 @@ func (r *Recovery) loop(ctx context.Context, every time.Duration, name string, o
 			r.metrics.did(approval.DidError)
 			r.log.ErrorContext(ctx, "recovery", "loop", name, "error", err)
 		}
-		timer.Reset(every - every/20 + time.Duration(rand.Int64N(int64(every)/10+1)))
+		timer.Reset(every - every/20 + jitter(every/10))
 	}
+}
+
+// jitter keeps several instances from looking at the same moment.
+func jitter(most time.Duration) time.Duration {
+	return rand.N(most + 1) //nolint:gosec // spreads load, guards nothing
 }
 
 // contained turns a panic into an error: a bug in one round must not end the service. The value stays out: it may
@@ -127,7 +132,7 @@ func contained(ctx context.Context, once func(context.Context) error) (err error
 func (r *Recovery) runDue(ctx context.Context) (int, error) {
 	for n := 0; ; n++ {
 		if ctx.Err() != nil {
-			return n, nil
+			return n, nil //nolint:nilerr // a stop is no failure
 		}
 		leaseEnd := time.Now().Add(r.opt.Lease)
 		claimed, err := r.queue.ClaimDue(ctx, 1, r.opt.Lease)

@@ -50,6 +50,7 @@ func (s *Store) settled(row *payment.Payment, st approval.Settlement) {
 		if o.Sighting != payment.SeenDone {
 			row.CanceledAmount = max(row.CanceledAmount, row.Amount-o.Balance)
 		}
+	default: // PENDING and FAILED take nothing from an observation
 	}
 	s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool {
 		return i.PaymentKey == row.PaymentKey && i.Kind == payment.UnknownOutcome
