@@ -26,6 +26,10 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		until = w.leaseEnd
 	}
 	certainlyNot := true
+	if w.takenOver && st.Action.To == payment.Paid {
+		// The holder before us may have a cancel under way.
+		st.Action.VerifyIn = payment.CrossingLook(payment.ByRecovery, payment.Paid)
+	}
 	for pause := commitPause; ; pause = min(2*pause, commitPauseMost) {
 		done := w.db()
 		p, ending, err := w.store.Settle(ctx, st)
@@ -34,14 +38,14 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		case payment.Applied:
 			return answerRow(p)
 		case payment.NoRows:
-			return w.fromMoved(ctx, st)
+			return w.fromMoved(ctx, st, until)
 		case payment.MaybeApplied:
 			q, found, readErr := w.store.Find(ctx, st.Payment.PaymentKey, "")
 			switch {
 			case readErr != nil || !found:
 				certainlyNot = false
 			case q.Version != st.Payment.Version || q.Status != payment.Pending:
-				return w.fromMoved(ctx, st)
+				return w.fromMoved(ctx, st, until)
 			}
 		case payment.NotApplied:
 		}
@@ -57,16 +61,20 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 	return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
 }
 
-// fromMoved answers a settle whose guard matched nothing, which is no failure, from the row as it is now.
-func (w *work) fromMoved(ctx context.Context, st Settlement) (Answer, error) {
-	q, err := w.moved(ctx, st, OneTry)
-	if err != nil {
-		w.log.WarnContext(ctx, "read or give back a payment that moved", "order_id", q.OrderID, "error", err)
+// fromMoved answers a settle whose guard matched nothing, which is no failure, from the row as it is now. While Toss
+// holds money for a FAILED row whose give back could not be begun, "nothing was charged" is not said.
+func (w *work) fromMoved(ctx context.Context, st Settlement, until time.Time) (Answer, error) {
+	for pause := commitPause; ; pause = min(2*pause, commitPauseMost) {
+		q, err := w.moved(ctx, st, OneTry)
+		if err == nil {
+			return answerRow(q)
+		}
+		w.log.ErrorContext(ctx, "read or give back a payment that moved", "order_id", q.OrderID, "error", err)
+		if !pauseUntil(ctx, pause, until) {
+			q.Status = payment.Pending
+			return pendingAnswer(q, payment.ResultPendingUnknown), nil
+		}
 	}
-	if err != nil && q.Status == payment.Pending {
-		return pendingAnswer(q, payment.ResultPendingUnknown), nil
-	}
-	return answerRow(q)
 }
 
 // moved reads a payment that somebody else moved. What Toss holds for a FAILED row is given back now, so that it

@@ -68,9 +68,26 @@ func TestCommit(t *testing.T) {
 	})
 	inBubble(t, "0 rows and not readable", func(r *rig) {
 		r.store.Script(approvaltest.Settle, approvaltest.Fault{NoRows: true})
-		r.store.Script(approvaltest.Find, approvaltest.Not())
+		r.store.Always(approvaltest.Find, approvaltest.Not())
+		start := time.Now()
 		r.want(r.confirm(anOrder()), unknown)
+		if took := time.Since(start); took < r.set.CommitWithin-2*time.Second {
+			r.Errorf("gave up after %s", took)
+		}
 	}, cancelOnFailure)
+	inBubble(t, "0 rows: failed meanwhile, and the give back cannot be begun", func(r *rig) {
+		failMeanwhile(r)
+		r.store.Always(approvaltest.BeginGiveBack, approvaltest.Not())
+		r.want(r.confirm(anOrder()), unknown)
+	})
+	inBubble(t, "0 rows: failed meanwhile, the give back begins at the second try", func(r *rig) {
+		failMeanwhile(r)
+		r.store.Script(approvaltest.BeginGiveBack, approvaltest.Not())
+		r.want(r.confirm(anOrder()), expired)
+		if o, _ := r.gateway.Truth("key-1"); !o.Returned() {
+			r.Errorf("the gateway holds %+v", o)
+		}
+	})
 	inBubble(t, "not applied, then applied", func(r *rig) {
 		r.store.Script(approvaltest.Settle, approvaltest.Not(), approvaltest.Not(), approvaltest.Not())
 		r.want(r.confirm(anOrder()), approved)

@@ -25,7 +25,7 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 		if lead {
 			s.running.run(func() { s.fly(context.WithoutCancel(ctx), f, answerBy) })
 		}
-		a, landed, err := s.await(f, timer.C)
+		a, landed, err := s.await(ctx, f, timer.C)
 		switch {
 		case lead:
 			return a, err
@@ -40,13 +40,17 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 }
 
 // await returns the flight's answer, or what is known of the payment when the caller's time is over.
-func (s *Service) await(f *flight, timeout <-chan time.Time) (a Answer, landed bool, err error) {
+func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time) (a Answer, landed bool, err error) {
 	select {
 	case <-f.done:
 		return f.answer, true, f.err
 	case <-timeout:
 	}
-	if a, ok := f.tell(); ok {
+	if a, first, ok := f.tell(); ok {
+		if first {
+			// Stored now, not when the work ends: it may be killed before.
+			s.running.run(func() { s.contain(ctx, f.order, func() { s.markTold(context.WithoutCancel(ctx), f.order) }) })
+		}
 		return a, false, nil
 	}
 	<-f.done
@@ -98,9 +102,11 @@ type work struct {
 	answerBy time.Time
 	// leaseEnd is the end of the lease by the monotonic clock, counted from before the lease was taken.
 	leaseEnd time.Time
-	gatewayT time.Duration
-	dbT      time.Duration
-	attempts int
+	// takenOver: the payment is another caller's that nobody works on any more.
+	takenOver bool
+	gatewayT  time.Duration
+	dbT       time.Duration
+	attempts  int
 }
 
 // confirm is the way of one request: refuse early, reserve, send, conclude, commit.

@@ -34,6 +34,15 @@ func TestDetached(t *testing.T) {
 		}
 		r.ends(payment.Paid, "")
 	})
+	inBubble(t, "a 202 is stored while the work still runs", func(r *rig) {
+		r.gateway.Confirms(approvaltest.Try{Latency: 14 * time.Second})
+		r.want(r.confirm(anOrder()), running)
+		synctest.Wait()
+		if p := r.store.Row("key-1"); !p.Told || p.Status != payment.Pending {
+			r.Errorf("told %v while %s", p.Told, p.Status)
+		}
+		r.ends(payment.Paid, "")
+	})
 	inBubble(t, "202 counts from the headers", func(r *rig) {
 		r.gateway.Confirms(approvaltest.Try{Latency: 14 * time.Second})
 		o, start := anOrder(), time.Now()

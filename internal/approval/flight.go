@@ -69,17 +69,18 @@ func (fs *flights) land(f *flight, a Answer, err error) (told bool) {
 	return told
 }
 
-// tell marks that a caller is about to be answered 202; ok is false if the answer is there after all.
-func (f *flight) tell() (a Answer, ok bool) {
+// tell marks that a caller is about to be answered 202, and says whether it is the first; ok is false if the answer is
+// there after all.
+func (f *flight) tell() (a Answer, first, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return Answer{}, false
+		return Answer{}, false, false
 	}
-	f.told = true
+	first, f.told = !f.told, true
 	a = pendingAnswer(f.payment, payment.ResultPendingRunning)
 	a.Replayed = f.followed
-	return a, true
+	return a, first, true
 }
 
 func (f *flight) wasTold() bool {

@@ -182,6 +182,7 @@ func (w *work) takeOver(ctx context.Context, p payment.Payment) (*Answer, bool, 
 		ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(w.set.Deadline-w.set.Lease))
 		defer cancel()
 		w.flight.follows(q)
+		w.takenOver = true
 		a, err := w.decide(ctx, q, w.lookup(ctx))
 		a.Replayed = true
 		return &a, false, err

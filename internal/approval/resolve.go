@@ -133,7 +133,9 @@ func (s *Service) notSent(ctx context.Context, r Resolution, p payment.Payment, 
 		return r, err
 	}
 	r.Did = DidWait
-	return r, s.release(ctx, Release{Payment: p, DueIn: LookAgainIn, NotSent: true, Actor: actor, Reason: "could not be sent"})
+	return r, s.release(ctx, Release{
+		Payment: p, DueIn: LookAgainIn, NotSent: true, KeySpent: c.Last.SpendsKey(), Actor: actor, Reason: "could not be sent",
+	})
 }
 
 // leave gives the lease back without a move.

@@ -50,8 +50,9 @@ func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observat
 // notSent ends a confirm of which no try can have reached Toss.
 func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclusion) (Answer, error) {
 	if w.set.KeepPending && c.Failure.Code == payment.FailPGUnavailable {
-		return w.release(ctx, p, Release{DueIn: LookAgainIn, NotSent: true, Reason: "could not be sent"},
-			payment.ResultPendingUnavailable)
+		return w.release(ctx, p, Release{
+			DueIn: LookAgainIn, NotSent: true, KeySpent: c.Last.SpendsKey(), Reason: "could not be sent",
+		}, payment.ResultPendingUnavailable)
 	}
 	a, err := w.commit(ctx, Settlement{
 		Payment: p, Actor: payment.ByConfirm, NotSent: true,

@@ -111,6 +111,24 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
+// TestThrottledKeyIsNotSentAgain: Toss may replay the 429 under its key for 15 days, so recovery sends the next one.
+func TestThrottledKeyIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "429, then sent by recovery", func(r *rig) {
+		r.gateway.Confirms(try{Kind: payment.KindThrottled})
+		r.want(r.confirm(anOrder()), said{Result: payment.ResultPendingUnavailable, Status: payment.Pending})
+		if p := r.store.Row("key-1"); !p.KeySpent || p.MaybeSent {
+			r.Errorf("key spent %v, maybe sent %v", p.KeySpent, p.MaybeSent)
+		}
+		time.Sleep(approval.LookAgainIn)
+		r.resolved(approval.DidSend)
+		calls := r.gateway.Sends()
+		if last := calls[len(calls)-1].Key; last != payment.ConfirmKey("key-1", 2) {
+			r.Errorf("recovery sent %s", last)
+		}
+	}, keepPending)
+}
+
 // TestRetryAfter of a refusal comes from who refused.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
