@@ -33,8 +33,8 @@ const releaseSQL = `WITH freed AS (
 	SELECT ` + columns + ` FROM freed AS p`
 
 // Release gives the lease back and says when to look again. NoRows: the row is no longer at the version read. A
-// FAILED row that still holds its order for a give back lets it go when Toss shows that all money went back, and is
-// looked at again until then.
+// FAILED row for which Toss shows that all money went back gets its cancels recorded and lets its order go; one that
+// holds its order for a give back is looked at again until then.
 func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending, error) {
 	_, ending, err := s.release(ctx, r)
 	return ending, err
@@ -42,7 +42,7 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 
 func (s *Store) release(ctx context.Context, r approval.Release) (payment.Payment, payment.Ending, error) {
 	p := r.Payment
-	if p.Status == payment.Failed && p.HoldsOrder && r.Observation.Returned() {
+	if p.Status == payment.Failed && r.Observation.Returned() {
 		return s.EndGiveBack(ctx, approval.GiveBackEnd{
 			Payment: p, Done: true, Observation: r.Observation, Actor: r.Actor, Reason: r.Reason,
 		})

@@ -87,6 +87,52 @@ func TestReleaseRemembers(t *testing.T) {
 	}
 }
 
+// TestReturnedFailure: balance 0 at Toss for a payment that failed here is recorded, also when its order was let go,
+// or the ledger would find the approval in no box.
+func TestReturnedFailure(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		cancels  []payment.GatewayCancel
+		done     int
+		canceled payment.Amount
+	}{
+		{"approved late, canceled by hand", []payment.GatewayCancel{{TransactionKey: "t", Amount: 15000, Reason: "by hand"}}, 1, 15000},
+		{"never approved", nil, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			st := settlement(f.reserved("a"), payment.Failed, payment.ByRecovery)
+			st.Action.VerifyIn = time.Minute
+			p := f.settle(st)
+			f.exec("UPDATE payments SET due_at = now()")
+			for range 2 { // a second sync changes nothing
+				claimed, e, err := f.ClaimOne(t.Context(), p.PaymentKey, lease)
+				applied(t, claimed, e, err)
+				e, err = f.Release(t.Context(), approval.Release{
+					Payment: claimed, DueIn: -1, Forget: true, Actor: payment.ByRecovery, Reason: "as known",
+					Observation: seen(p, payment.SeenCanceled, 0, tt.cancels...),
+				})
+				if e != payment.Applied || err != nil {
+					t.Fatalf("%s, %v", e, err)
+				}
+			}
+			q := f.row(p.PaymentKey)
+			if q.Status != payment.Failed || q.Failure.Code != payment.FailDeclined || q.HoldsOrder || q.Leased || !q.DueAt.IsZero() ||
+				q.CanceledAmount != tt.canceled {
+				t.Errorf("%+v", q)
+			}
+			if n := f.count("cancels WHERE state = 'done'"); n != tt.done || n != f.count("cancels") {
+				t.Errorf("%d cancels done of %d", n, f.count("cancels"))
+			}
+			if n := f.count("incidents") + f.count("notices WHERE kind <> 'payment.failed'"); n != 0 {
+				t.Errorf("%d incidents or notices", n)
+			}
+		})
+	}
+}
+
 // TestTrap39: a holder that was paused past its lease finds that somebody else is at work.
 func TestTrap39PausedHolder(t *testing.T) {
 	t.Parallel()

@@ -334,5 +334,17 @@ func TestOneNoticePerFailure(t *testing.T) {
 // TestContract holds the store to what the use cases rely on, as their stand-in is.
 func TestContract(t *testing.T) {
 	t.Parallel()
-	approvaltest.StoreContract(t, func(t *testing.T) approval.Store { return setup(t).Store })
+	approvaltest.StoreContract(t, func(t *testing.T) approval.Store { return setup(t) })
+}
+
+var _ approvaltest.Probe = (*fixture)(nil)
+
+// NoticesOf implements approvaltest.Probe.
+func (f *fixture) NoticesOf(paymentKey string, kind payment.NoticeKind) int {
+	return f.count("notices AS n JOIN payments AS p ON p.id = n.payment_id WHERE p.payment_key = $1 AND n.kind = $2", paymentKey, string(kind))
+}
+
+// DoneCancelsOf implements approvaltest.Probe.
+func (f *fixture) DoneCancelsOf(paymentKey string) int {
+	return f.count("cancels WHERE payment_key = $1 AND state = 'done'", paymentKey)
 }

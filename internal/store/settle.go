@@ -181,7 +181,11 @@ func (m move) plain() bool {
 		m.Action.Incident == "" && len(m.cancels) == 0 && m.canceled() == 0
 }
 
+// canceled is the amount that went back. A virtual account that ends before anybody paid lists no cancel.
 func (m move) canceled() payment.Amount {
+	if m.to == payment.Failed && len(m.cancels) == 0 {
+		return 0
+	}
 	switch m.Observation.Sighting {
 	case payment.SeenDone, payment.SeenPartlyCanceled, payment.SeenCanceled:
 		return m.Observation.Total - m.Observation.Balance

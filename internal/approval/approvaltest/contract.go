@@ -22,12 +22,22 @@ func StoreContract(t *testing.T, open func(t *testing.T) approval.Store) {
 		"a send is stored before it happens":     (*contract).send,
 		"release":                                (*contract).release,
 		"give back holds the order until done":   (*contract).giveBack,
+		"cancels of a failure are recorded":      (*contract).returned,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			check(&contract{T: t, ctx: t.Context(), store: open(t)})
 		})
 	}
+}
+
+// Probe shows the contract what no port shows. What a store that does not offer it wrote besides its rows is not
+// checked.
+type Probe interface {
+	// NoticesOf counts the notices of a payment, by kind.
+	NoticesOf(paymentKey string, kind payment.NoticeKind) int
+	// DoneCancelsOf counts the cancels of a payment that are recorded as done, ours and foreign ones.
+	DoneCancelsOf(paymentKey string) int
 }
 
 type contract struct {

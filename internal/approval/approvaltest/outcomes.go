@@ -41,6 +41,7 @@ func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Pay
 
 func (s *Store) settled(row *payment.Payment, st approval.Settlement) {
 	o := st.Observation
+	s.record(row, o)
 	switch row.Status {
 	case payment.AwaitingDeposit:
 		row.VirtualAccount = o.VirtualAccount
@@ -75,6 +76,9 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 		if row == nil || row.Version != r.Payment.Version {
 			return nil
 		}
+		if row.Status == payment.Failed && r.Observation.Returned() {
+			return s.endGiveBack(row, approval.GiveBackEnd{Done: true, Observation: r.Observation, Actor: r.Actor, Reason: r.Reason})
+		}
 		s.schedule(row, r)
 		row.KeySpent = row.KeySpent || r.KeySpent
 		row.Told = row.Told || r.Told
@@ -83,10 +87,6 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 			row.MaybeSent, row.FirstSentAt, row.LastSentAt = false, time.Time{}, time.Time{}
 		case r.Sent:
 			row.MaybeSent, row.LastSentAt = true, time.Now()
-		}
-		if row.Status == payment.Failed && r.Observation.Returned() {
-			row.HoldsOrder, row.DueAt = false, time.Time{}
-			s.endCancels(row.ID)
 		}
 		s.open(row, r.Incident)
 		return row
@@ -156,7 +156,7 @@ func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c appro
 			return nil
 		}
 		row.HoldsOrder = row.HoldsOrder || s.holder(row.OrderID) == nil
-		i := slices.IndexFunc(s.cancels, func(c *cancel) bool { return c.paymentID == row.ID && !c.done && !c.refused })
+		i := slices.IndexFunc(s.cancels, func(c *cancel) bool { return c.paymentID == row.ID && c.unfinished() })
 		if i < 0 {
 			i = len(s.cancels)
 			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, Cancel: approval.Cancel{
@@ -179,37 +179,64 @@ func (s *Store) EndGiveBack(ctx context.Context, end approval.GiveBackEnd) (paym
 		if row == nil || row.Version != end.Payment.Version {
 			return nil
 		}
-		row.Leased, row.DueAt = false, time.Now().Add(approval.LookAgainIn)
-		for _, c := range s.cancels {
-			if c.ID == end.Cancel.ID {
-				c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
-			}
-		}
-		switch {
-		case end.Done && row.Status.Unfinished():
-			from := row.Status
-			row.Status, row.Failure = payment.Failed, &payment.Failure{Code: payment.FailGivenBack}
-			s.move(row, from, end.Actor, end.Reason)
-			s.notify(row, from)
-			row.HoldsOrder, row.DueAt = false, time.Time{}
-		case end.Done:
-			row.HoldsOrder, row.DueAt = false, time.Time{}
-			s.tell(row, payment.NoticeCanceled)
-			s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool {
-				return i == Incident{row.PaymentKey, payment.CancelFailed}
-			})
-		case end.Refused:
-			s.open(row, payment.CancelFailed)
-		}
-		row.Version++
-		return row
+		return s.endGiveBack(row, end)
 	})
 }
 
-func (s *Store) endCancels(id int64) {
+func (s *Store) endGiveBack(row *payment.Payment, end approval.GiveBackEnd) *payment.Payment {
+	row.Leased, row.DueAt = false, time.Now().Add(approval.LookAgainIn)
 	for _, c := range s.cancels {
-		if c.paymentID == id {
-			c.done = true
+		if c.ID == end.Cancel.ID && !c.refused {
+			c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
+		}
+	}
+	switch {
+	case end.Done:
+		s.gaveBack(row, end)
+	case end.Refused:
+		s.open(row, payment.CancelFailed)
+	}
+	row.Version++
+	return row
+}
+
+func (s *Store) gaveBack(row *payment.Payment, end approval.GiveBackEnd) {
+	s.record(row, end.Observation)
+	from := row.Status
+	switch {
+	case from.Unfinished():
+		row.Status, row.Failure = payment.Failed, &payment.Failure{Code: payment.FailGivenBack}
+	case from == payment.Paid && end.Observation.Returned():
+		row.Status = payment.Canceled
+	}
+	row.DueAt, row.HoldsOrder = time.Time{}, row.Status != payment.Failed
+	if row.Status != from {
+		s.move(row, from, end.Actor, end.Reason)
+		s.notify(row, from)
+	}
+	if row.Status != payment.Paid {
+		s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool { return i.PaymentKey == row.PaymentKey })
+	}
+}
+
+// record keeps what Toss lists as done, and ends what is moot when nothing is left at Toss. An open cancel stays
+// open otherwise.
+func (s *Store) record(row *payment.Payment, o payment.Observation) {
+	for _, g := range o.Cancels {
+		i := slices.IndexFunc(s.cancels, func(c *cancel) bool {
+			return c.paymentID == row.ID && (c.ID != "" && c.ID == payment.CancelMark(g.Reason) || c.ID == "" && c.transactionKey == g.TransactionKey)
+		})
+		if i < 0 {
+			i = len(s.cancels)
+			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, transactionKey: g.TransactionKey, Cancel: approval.Cancel{
+				ID: payment.CancelMark(g.Reason), Amount: g.Amount, Reason: g.Reason, CreatedAt: time.Now(),
+			}})
+		}
+		s.cancels[i].done = true
+	}
+	if o.Returned() {
+		for _, c := range s.cancels {
+			c.moot = c.moot || c.paymentID == row.ID && c.unfinished()
 		}
 	}
 }

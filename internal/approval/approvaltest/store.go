@@ -27,9 +27,12 @@ var _ approval.Store = (*Store)(nil)
 
 type cancel struct {
 	approval.Cancel
-	paymentID            int64
-	done, refused, spent bool
+	paymentID                  int64
+	transactionKey             string
+	done, refused, moot, spent bool
 }
+
+func (c *cancel) unfinished() bool { return !c.done && !c.refused && !c.moot }
 
 // Event is one move.
 type Event struct {
@@ -106,6 +109,29 @@ func (s *Store) Incidents() []Incident {
 
 // Notices are the lines of the outbox.
 func (s *Store) Notices() []Notice { s.mu.Lock(); defer s.mu.Unlock(); return slices.Clone(s.notices) }
+
+// NoticesOf implements Probe.
+func (s *Store) NoticesOf(paymentKey string, kind payment.NoticeKind) (n int) {
+	for _, notice := range s.Notices() {
+		if (notice == Notice{paymentKey, kind}) {
+			n++
+		}
+	}
+	return n
+}
+
+// DoneCancelsOf implements Probe.
+func (s *Store) DoneCancelsOf(paymentKey string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.byKey(paymentKey)
+	for _, c := range s.cancels {
+		if p != nil && c.paymentID == p.ID && c.done {
+			n++
+		}
+	}
+	return n
+}
 
 // view is the row as a statement returns it. Like the column, Leased stays true when the lease has run out.
 func view(p *payment.Payment) payment.Payment {

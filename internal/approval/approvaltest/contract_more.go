@@ -1,0 +1,46 @@
+package approvaltest
+
+import (
+	"time"
+
+	"paymentd/internal/approval"
+	"paymentd/internal/payment"
+)
+
+// probe is called only if the store offers one.
+func (c *contract) probe(look func(Probe)) {
+	if p, ok := c.store.(Probe); ok {
+		look(p)
+	}
+}
+
+func returnedBy(p payment.Payment, cancels ...payment.GatewayCancel) payment.Observation {
+	return payment.Observation{Sighting: payment.SeenCanceled, PaymentKey: p.PaymentKey, OrderID: p.OrderID, Total: p.Amount,
+		Currency: p.Currency, Cancels: cancels}
+}
+
+// returned is a payment that failed here, let its order go, and turns out to have been approved and canceled by hand.
+func (c *contract) returned() {
+	for key, cancels := range map[string][]payment.GatewayCancel{
+		"a": {{TransactionKey: "t", Amount: 1000, Reason: "by hand"}},
+		"b": nil, // a virtual account that was canceled before anybody paid into it
+	} {
+		p := c.was(payment.Applied)(c.settle(c.reserved(key, time.Minute), payment.Failed, payment.FailExpired))
+		ending, err := c.store.Release(c.ctx, approval.Release{
+			Payment: p, DueIn: -1, Forget: true, Actor: payment.ByRecovery, Reason: "as known", Observation: returnedBy(p, cancels...),
+		})
+		c.was(payment.Applied)(p, ending, err)
+		if q := c.row(key); q.Status != payment.Failed || q.HoldsOrder || q.Leased || !q.DueAt.IsZero() ||
+			q.Failure == nil || q.Failure.Code != payment.FailExpired {
+			c.Errorf("returned %+v", q)
+		}
+		c.probe(func(look Probe) {
+			if n := look.DoneCancelsOf(key); n != len(cancels) {
+				c.Errorf("%d of %d cancels are recorded", n, len(cancels))
+			}
+			if n := look.NoticesOf(key, payment.NoticeCanceled); n != 0 {
+				c.Errorf("%d notices of the return of a payment that failed", n)
+			}
+		})
+	}
+}
