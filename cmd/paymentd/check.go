@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"paymentd/internal/web"
 )
@@ -48,19 +51,26 @@ func (c Config) Shutdown() time.Duration {
 	return c.Deadline()
 }
 
+// problem is what is wrong with one variable.
+type problem struct{ name, text string }
+
+// Error names the variable and what is allowed.
+func (p problem) Error() string { return p.name + ": " + p.text }
+
 // problems collects mistakes.
-type problems []error
+type problems []problem
 
 func (p *problems) when(wrong bool, name, format string, args ...any) {
 	if wrong {
-		*p = append(*p, fmt.Errorf("%s%s: %s", prefix, name, fmt.Sprintf(format, args...)))
+		*p = append(*p, problem{prefix + name, fmt.Sprintf(format, args...)})
 	}
 }
 
 // check refuses what is out of range or contradicts itself.
-func (c Config) check() []error {
+func (c Config) check() problems {
 	var p problems
 	c.checkValues(&p)
+	c.checkToss(&p)
 	c.checkPipeline(&p)
 	c.checkTimes(&p)
 	c.checkNotices(&p)
@@ -68,9 +78,14 @@ func (c Config) check() []error {
 }
 
 func (c Config) checkValues(p *problems) {
-	p.when(c.DatabaseURL == "", "DATABASE_URL", "must not be empty")
-	_, err := web.ParseKeys(string(c.APIKeys))
+	_, err := pgx.ParseConfig(string(c.DatabaseURL))
+	p.when(c.DatabaseURL == "" || err != nil, "DATABASE_URL", "must be a PostgreSQL DSN such as postgres://user:password@host/database")
+	_, err = web.ParseKeys(string(c.APIKeys))
 	p.when(err != nil, "API_KEYS", "%v", err)
+	for name, address := range map[string]string{"LISTEN": c.Listen, "ADMIN_LISTEN": c.AdminListen} {
+		_, _, err := net.SplitHostPort(address)
+		p.when(err != nil, name, "must be host:port or :port")
+	}
 	p.when(c.DBMaxConns < 1, "DB_MAX_CONNS", "must be at least 1")
 	p.when(c.DBBackgroundConns < 1, "DB_BACKGROUND_CONNS", "must be at least 1")
 	p.when(!oneOf(c.OnUnavailable, "reject", "pending"), "ON_UNAVAILABLE", "must be reject or pending")
@@ -80,12 +95,20 @@ func (c Config) checkValues(p *problems) {
 	p.when(c.RecoveryConcurrency < 1 || c.RecoveryConcurrency > 64, "RECOVERY_CONCURRENCY", "must be 1 to 64")
 	p.when(c.LookupRate.N < 1, "LOOKUP_RATE", "must not be 0: lookups are the way back for money")
 	p.when(c.CancelRate.N < 1, "CANCEL_RATE", "must not be 0: cancels are the way back for money")
+}
+
+func (c Config) checkToss(p *problems) {
 	u, err := url.Parse(c.TossURL)
-	p.when(err != nil || !oneOf(u.Scheme, "http", "https") || u.Host == "", "TOSS_URL", "must be an http or https URL")
+	if err != nil {
+		u = &url.URL{}
+	}
+	p.when(!oneOf(u.Scheme, "http", "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "", "TOSS_URL",
+		"must be an http or https URL without user, query and fragment")
+	p.when(c.Live() && u.Scheme == "http", "TOSS_URL", "must be https with a live key")
 	key := string(c.TossSecretKey)
 	p.when(!strings.HasPrefix(key, "test_") && !c.Live(), "TOSS_SECRET_KEY", "must begin with test_ or live_")
-	p.when(strings.ContainsAny(key, ": \t\r\n"), "TOSS_SECRET_KEY", "must not contain a colon or white space")
-	p.when(c.Live() && strings.HasPrefix(c.TossURL, "http://"), "TOSS_URL", "must be https with a live key")
+	p.when(strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' || r == ':' }), "TOSS_SECRET_KEY",
+		"must be printable ASCII without colon and white space")
 }
 
 func (c Config) checkPipeline(p *problems) {
@@ -142,8 +165,9 @@ func (c Config) Live() bool { return strings.HasPrefix(string(c.TossSecretKey), 
 func (c Config) warnings() []string {
 	const testPerSecond = 100.0 / 60
 	var out []string
+	unlimited := c.RateLimit.N == 0
 	if !c.Live() && strings.HasPrefix(c.TossURL, "https://api.tosspayments.com") &&
-		max(c.RateLimit.PerSecond(), c.LookupRate.PerSecond()) > testPerSecond {
+		(unlimited || max(c.RateLimit.PerSecond(), c.LookupRate.PerSecond(), c.CancelRate.PerSecond()) > testPerSecond) {
 		out = append(out, "a test key at the real Toss allows 100 requests per minute and API; a rate here is above that")
 	}
 	if c.TossConnectTimeout > min(c.TossConfirmTimeout, c.TossLookupTimeout, c.TossCancelTimeout) {

@@ -93,7 +93,29 @@ func loadConfig(environ []string) (Config, error) {
 	vars := env.ToMap(environ)
 	problems := resolveFiles(vars)
 	problems = append(problems, unknownNames(vars)...)
-	var c Config
+	c, wrong := parseConfig(vars)
+	for name, problem := range wrong {
+		problems = append(problems, problem)
+		delete(vars, name)
+	}
+	if len(wrong) > 0 {
+		// The rest is checked beside the defaults of what cannot be read.
+		c, _ = parseConfig(vars)
+	}
+	for _, p := range c.check() {
+		if _, known := wrong[p.name]; !known {
+			problems = append(problems, p)
+		}
+	}
+	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if err := errors.Join(problems...); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// parseConfig reads the variables; wrong names those that cannot be read.
+func parseConfig(vars map[string]string) (c Config, wrong map[string]problem) {
 	err := env.ParseWithOptions(&c, env.Options{
 		Environment: vars, Prefix: prefix,
 		FuncMap: map[reflect.Type]env.ParserFunc{
@@ -102,12 +124,7 @@ func loadConfig(environ []string) (Config, error) {
 			reflect.TypeFor[Switch]():        parseSwitch,
 		},
 	})
-	if err != nil {
-		problems = append(problems, plainErrors(err)...)
-		return Config{}, errors.Join(problems...)
-	}
-	problems = append(problems, c.check()...)
-	return c, errors.Join(problems...)
+	return c, plainErrors(err)
 }
 
 // resolveFiles replaces NAME_FILE by the content of the file, for the secrets.
@@ -146,30 +163,25 @@ func unknownNames(vars map[string]string) []error {
 			problems = append(problems, fmt.Errorf("%s: unknown name, see paymentd serve --help", name))
 		}
 	}
-	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return problems
 }
 
-// plainErrors names the variable instead of the struct field.
-func plainErrors(err error) []error {
-	aggregate, ok := errors.AsType[env.AggregateError](err)
-	if !ok {
-		return []error{err}
-	}
-	var problems []error
+// plainErrors names the variable instead of the struct field, and never repeats its value.
+func plainErrors(err error) map[string]problem {
+	aggregate, _ := errors.AsType[env.AggregateError](err)
+	wrong := map[string]problem{}
 	for _, e := range aggregate.Errors {
-		parse, isParse := errors.AsType[env.ParseError](e)
-		if !isParse {
-			problems = append(problems, e)
-			continue
+		if missing, ok := errors.AsType[env.VarIsNotSetError](e); ok {
+			wrong[missing.Key] = problem{missing.Key, "is required"}
 		}
+		parse, _ := errors.AsType[env.ParseError](e)
 		for _, f := range fields() {
 			if f.Field == parse.Name {
-				problems = append(problems, fmt.Errorf("%s%s: %s", prefix, f.Name, allowed(f.Type)))
+				wrong[prefix+f.Name] = problem{prefix + f.Name, allowed(f.Type)}
 			}
 		}
 	}
-	return problems
+	return wrong
 }
 
 func allowed(t reflect.Type) string {

@@ -81,6 +81,10 @@ func TestConfigRefuses(t *testing.T) {
 		{"mail", "NOTIFY_SMTP_URL=smtp://mail.example", "PAYMENTD_NOTIFY_SMTP_URL: mail is not in this version"},
 		{"log level", "LOG_LEVEL=loud", "PAYMENTD_LOG_LEVEL: must be"},
 		{"Toss URL", "TOSS_URL=ftp://toss.example", "PAYMENTD_TOSS_URL: must be an http or https URL"},
+		{"bad DSN", "DATABASE_URL=postgres://u:db-secret@host:notaport/x", "PAYMENTD_DATABASE_URL: must be a PostgreSQL DSN"},
+		{"bad address", "LISTEN=nonsense", "PAYMENTD_LISTEN: must be host:port"},
+		{"URL with user", "TOSS_URL=https://user@toss.example", "PAYMENTD_TOSS_URL: must be an http or https URL without user"},
+		{"no ASCII key", "TOSS_SECRET_KEY=test_sk_키", "PAYMENTD_TOSS_SECRET_KEY: must be printable ASCII"},
 		{"no such file", "TOSS_SECRET_KEY_FILE=/does/not/exist", "PAYMENTD_TOSS_SECRET_KEY: give either"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -124,6 +128,15 @@ func TestConfigTellsAllMistakesAtOnceAndNoSecret(t *testing.T) {
 	if strings.Contains(text, "toss:secret") || strings.Contains(text, "db-secret") {
 		t.Errorf("a secret in %q", text)
 	}
+	_, err = loadConfig(minimal("PAYMENTD_RATE_LIMIT=abc", "PAYMENTD_BREAKER_MIN_CALLS=99", "PAYMENTD_NOTIFY_WORKERS=9", "PAYMENTD_TOSS_WINDOW=soon"))
+	for _, want := range []string{"RATE_LIMIT", "BREAKER_MIN_CALLS", "NOTIFY_WORKERS", "TOSS_WINDOW"} {
+		if n := strings.Count(fmt.Sprint(err), "PAYMENTD_"+want+":"); n != 1 {
+			t.Errorf("%s is named %d times in %q", want, n, err)
+		}
+	}
+	if strings.Contains(fmt.Sprint(err), "SEND_WITHIN") {
+		t.Errorf("a mistake that follows from another is told: %v", err)
+	}
 	_, err = loadConfig(nil)
 	for _, want := range []string{"DATABASE_URL", "API_KEYS", "TOSS_SECRET_KEY"} {
 		if !strings.Contains(fmt.Sprint(err), "PAYMENTD_"+want) {
@@ -136,8 +149,11 @@ func TestConfigLiveKey(t *testing.T) {
 	t.Parallel()
 	env := minimal("PAYMENTD_TOSS_URL=http://toss.example")
 	env[2] = "PAYMENTD_TOSS_SECRET_KEY=live_sk_x"
-	if _, err := loadConfig(env); err == nil || !strings.Contains(err.Error(), "https with a live key") {
-		t.Errorf("a live key over http: %v", err)
+	for _, url := range []string{"http://toss.example", "HTTP://toss.example"} {
+		env[3] = "PAYMENTD_TOSS_URL=" + url
+		if _, err := loadConfig(env); err == nil || !strings.Contains(err.Error(), "https with a live key") {
+			t.Errorf("a live key over %s: %v", url, err)
+		}
 	}
 }
 

@@ -75,30 +75,35 @@ func serve(ctx context.Context, c Config, log *slog.Logger, ready func(public, p
 
 // connect tries to reach the database until DB_CONNECT_TIMEOUT and brings it to this version's schema.
 func (p *program) connect(ctx context.Context) error {
+	if err := p.reach(ctx); err != nil {
+		return err
+	}
+	// A migration may take longer than connecting.
+	err := migrations.Up(ctx, string(p.config.DatabaseURL))
+	if err == nil {
+		err = p.checkDurability(ctx)
+	}
+	if err != nil {
+		p.store.Close()
+	}
+	return err
+}
+
+func (p *program) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.DBConnectTimeout)
 	defer cancel()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := p.open(ctx)
 		if err == nil {
-			break
+			return nil
 		}
-		p.log.Warn("the database does not answer", "error", err, "again_in", pause)
+		p.log.Warn("the database does not answer", "error", err, "again_in", pause.String())
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return fmt.Errorf("database not reached within %sDB_CONNECT_TIMEOUT (%s): %w", prefix, p.config.DBConnectTimeout, err)
 		}
 	}
-	// A migration may take longer than connecting.
-	if err := migrations.Up(context.WithoutCancel(ctx), string(p.config.DatabaseURL)); err != nil {
-		p.store.Close()
-		return err
-	}
-	if err := p.checkDurability(ctx); err != nil {
-		p.store.Close()
-		return err
-	}
-	return nil
 }
 
 func (p *program) open(ctx context.Context) (err error) {

@@ -132,7 +132,13 @@ func TestSync(t *testing.T) {
 		{name: "bad order", body: `{"orderIds":["order-1","o"]}`, status: 400, want: "orderIds every item must be 6 to 64 letters, digits or _ . = -"},
 		{name: "too many", body: `{"orderIds":["order-1"` + strings.Repeat(`,"order-1"`, 100) + `]}`, status: 400, want: "orderIds has too many items"},
 		{name: "database away", body: `{}`, err: &payment.Error{Code: payment.CodeDBUnavailable}, status: 503},
-		{name: "fault", body: `{}`, err: errors.New("SELECT"), status: 500},
+		{name: "database away before anything was done", body: `{}`, err: errors.New("SELECT"), status: 503},
+		{
+			name: "database away in the middle", body: `{}`, status: 200, err: errors.New("SELECT"),
+			report: payment.SyncReport{Checked: 1, Paid: 1, Results: []payment.SyncResult{{OrderID: "order-1", Before: "PENDING", After: "PAID", Reason: "approved"}}},
+			want: `{"checked":1,"paid":1,"failed":0,"waiting":0,"canceled":0,"incidents":0,"errors":1,` +
+				`"results":[{"orderId":"order-1","before":"PENDING","after":"PAID","reason":"approved"}]}`,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -47,8 +47,13 @@ func (a *api) sync(w http.ResponseWriter, r *http.Request) error {
 	web.EventOf(r.Context()).Action = fmt.Sprintf("sync orders=%d olderThan=%s limit=%d dryRun=%t",
 		len(request.OrderIDs), request.OlderThan, request.Limit, request.DryRun)
 	report, err := a.Sync.Sync(r.Context(), request)
+	if err != nil && report.Checked == 0 {
+		return readFailed(err)
+	}
 	if err != nil {
-		return fmt.Errorf("sync payments: %w", err)
+		// What was done must be told, also if the rest could not be read.
+		web.EventOf(r.Context()).Note(fmt.Errorf("sync payments: %w", err))
+		report.Errors++
 	}
 	return web.WriteJSON(w, http.StatusOK, viewReport(report))
 }

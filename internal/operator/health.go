@@ -65,7 +65,7 @@ func (d *Deps) readyz(w http.ResponseWriter, r *http.Request) error {
 func (c Check) run(ctx context.Context) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
-			err = fmt.Errorf("panic: %v", fault)
+			err = fmt.Errorf("panic of type %T", fault)
 		}
 	}()
 	return c.Run(ctx)

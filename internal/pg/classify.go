@@ -39,7 +39,15 @@ type reply struct {
 // expectation is what a payment in the answer must be of; empty fields but PaymentKey are not compared.
 type expectation struct {
 	paymentKey string
+	orderID    string // of a lookup by order, which knows no key
 	order      *payment.Order
+}
+
+func (w expectation) meets(o payment.Observation) bool {
+	if w.orderID != "" {
+		return o.OrderID == w.orderID
+	}
+	return o.PaymentKey == w.paymentKey && (w.order == nil || answers(*w.order, o))
 }
 
 // classifier holds the codes of each operation.
@@ -107,7 +115,7 @@ func classifyPayment(a payment.Answer, r reply, want expectation) payment.Answer
 		a.Err = err
 		return a
 	}
-	if o.PaymentKey != want.paymentKey || want.order != nil && !answers(*want.order, o) {
+	if !want.meets(o) {
 		a.Err = errMismatch
 		return a
 	}

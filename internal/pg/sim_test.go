@@ -183,6 +183,19 @@ func TestLookupAndCancelAgainstSimulator(t *testing.T) {
 	if o := seen.Observation; seen.Kind != payment.KindPayment || o.Sighting != payment.SeenDone || o.Total != 15000 || o.ApprovedAt.IsZero() || o.TraceID == "" {
 		t.Errorf("lookup: %+v", seen)
 	}
+	order := seen.Observation.OrderID
+	if got := w.LookupByOrder(ctx, order, approval.OneTry); got.Kind != payment.KindPayment || got.Observation.PaymentKey != "test_1" {
+		t.Errorf("lookup by order: %+v", got)
+	}
+	if got := w.LookupByOrder(ctx, "no-such-order", approval.OneTry); got.Kind != payment.KindNotFound {
+		t.Errorf("unknown order: %+v", got)
+	}
+	if err := w.sim.SetFaults(tosssim.Fault{Op: tosssim.OpLookup, Patch: map[string]json.RawMessage{"orderId": json.RawMessage(`"another"`)}, Next: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.LookupByOrder(ctx, order, approval.OneTry); got.Kind != payment.KindFault {
+		t.Errorf("lookup by order that shows another: %+v", got)
+	}
 	c := approval.CancelCall{
 		PaymentKey: "test_1", Key: "c-a-1", Reason: "size [c-abcdefghijklmnopqrstuvwxyz]", Amount: 5000, Balance: 15000, Currency: "KRW", Tries: approval.Patient,
 	}

@@ -26,6 +26,17 @@ func (c *Client) Lookup(ctx context.Context, paymentKey string, tries approval.T
 		payment.KindFault, payment.KindThrottled)
 }
 
+// LookupByOrder reads a payment of an order whose key is not known. Which of several attempts Toss shows is not
+// documented, so the key of the answer must be compared before anything follows from it.
+func (c *Client) LookupByOrder(ctx context.Context, orderID string, tries approval.Tries) payment.Answer {
+	q := request{
+		op: opLookup, method: http.MethodGet, path: "v1/payments/orders/" + url.PathEscape(orderID), orderID: orderID,
+		timeout: c.options.LookupTimeout, want: expectation{orderID: orderID},
+	}
+	return c.patiently(ctx, q, tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
+		payment.KindFault, payment.KindThrottled)
+}
+
 // Cancel sends one cancel, again only while nothing was heard under its key. The answer is the worst for money,
 // not the last: what follows a try that may have arrived proves nothing about it.
 func (c *Client) Cancel(ctx context.Context, call approval.CancelCall) payment.Answer {

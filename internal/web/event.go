@@ -60,9 +60,9 @@ func requestID(r *http.Request) string {
 // Note gives the log a cause that the answer does not show.
 func (e *Event) Note(err error) { e.err = err }
 
-// panicked records a fault of ours; value and stack are for the log alone.
+// panicked records a fault of ours. The value stays out of the log: it may hold a paymentKey.
 func (e *Event) panicked(value any, stack []byte) {
-	e.err = fmt.Errorf("panic: %v", value)
+	e.err = fmt.Errorf("panic of type %T", value)
 	e.stack = string(stack)
 }
 
