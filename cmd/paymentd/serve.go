@@ -168,16 +168,16 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 		ready(publicListener.Addr().String(), privateListener.Addr().String())
 	}
 	<-ctx.Done()
-	err = p.stop(ctx, publicServer, stopLoops)
-	_ = privateServer.Close()
-	parts.Wait()
+	err = p.stop(ctx, publicServer, func() { stopLoops(); _ = privateServer.Close(); parts.Wait() })
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, ctx.Err()) {
 		return errors.Join(cause, err)
 	}
 	return err
 }
 
-func (p *program) stop(ctx context.Context, public *http.Server, stopLoops func()) error {
+// stop ends everything within SHUTDOWN_WITHIN. What does not end in time is left: its leases run out, and recovery
+// of another instance or of the next start finds it. endParts stops the loops and waits for every part.
+func (p *program) stop(ctx context.Context, public *http.Server, endParts func()) error {
 	p.draining.Store(true)
 	within := p.config.Shutdown()
 	p.log.Info("stopping", "cause", context.Cause(ctx).Error(), "within", within.String())
@@ -191,7 +191,13 @@ func (p *program) stop(ctx context.Context, public *http.Server, stopLoops func(
 	if err := p.confirm.Drain(ctx); err != nil {
 		left = errors.New("some confirms were still running at the end of SHUTDOWN_WITHIN; recovery will find them")
 	}
-	stopLoops()
+	ended := make(chan struct{})
+	go func() { endParts(); close(ended) }()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		left = errors.New("some background work was still running at the end of SHUTDOWN_WITHIN; recovery will find it")
+	}
 	p.log.Info("stopped")
 	return left
 }
