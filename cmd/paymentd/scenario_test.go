@@ -14,6 +14,9 @@ import (
 	"paymentd/internal/tosssim"
 )
 
+// Scenarios that fire volleys and count within time-outs (S2, S3, S5 under load) do not run in parallel: they would
+// measure each other.
+
 // realTime makes the scenarios run with the time-outs and windows of the reports that they come from.
 func realTime() bool { return os.Getenv("PAYMENTD_TEST_REAL_TIME") == "1" }
 
