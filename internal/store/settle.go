@@ -15,15 +15,15 @@ import (
 // cancels (9 %).
 const plainSQL = `WITH moved AS (
 		UPDATE payments AS p
-		SET status = 'PAID', version = p.version + 1, leased = false, due_at = now() + $2::interval, looks = 0,
-			told = p.told OR $3, method = $4, approved_at = $5, receipt_url = $6, notices_missing = $7,
+		SET status = 'PAID', version = p.version + 1, leased = false, due_at = NULL, looks = 0,
+			told = p.told OR $2, method = $3, approved_at = $4, receipt_url = $5, notices_missing = $6,
 			updated_at = now()
 		WHERE p.id = $1 AND p.status IN ('PENDING', 'AWAITING_DEPOSIT')
 		RETURNING ` + columns + `
 	), event AS (
 		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
 		SELECT p.id, p.version, CASE WHEN p.virtual_account IS NULL THEN 'PENDING' ELSE 'AWAITING_DEPOSIT' END,
-			p.status, $8, $9, $10::jsonb FROM moved AS p
+			p.status, $7, $8, $9::jsonb FROM moved AS p
 	)`
 
 const plainNoticesSQL = `, notice AS (
@@ -175,10 +175,11 @@ func guard(read, to payment.Status) []payment.Status {
 	return from
 }
 
-// plain reports whether plainSQL says all of the move. Recovery's may have an incident to close.
+// plain reports whether plainSQL says all of the move. Recovery's, and one that asks for a second look because the
+// payment was taken over, may have an incident to close.
 func (m move) plain() bool {
 	return m.to == payment.Paid && m.actor == payment.ByConfirm && m.Payment.Status != payment.Paid && m.Payment.Looks == 0 &&
-		m.Action.Incident == "" && len(m.cancels) == 0 && m.canceled() == 0
+		m.Action.VerifyIn == 0 && m.Action.Incident == "" && len(m.cancels) == 0 && m.canceled() == 0
 }
 
 // canceled is the amount that went back. A virtual account that ends before anybody paid lists no cancel.
@@ -203,7 +204,7 @@ func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment,
 		}
 		o := m.Observation
 		p, e, err = s.writePayment(ctx, statement{"settle payment", sql, []any{
-			m.Payment.ID, m.due, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
+			m.Payment.ID, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
 			string(m.actor), clean(m.Action.Reason), evidenceOf(o, ""),
 		}})
 		return p, payment.Pending, e, err

@@ -179,6 +179,31 @@ func TestTrap37CrossingLook(t *testing.T) {
 	}
 }
 
+// TestVerifyIn: a confirm that took a payment over asks for a second look, and closes the incidents of the doubt.
+func TestVerifyIn(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	p := f.reserved("a")
+	f.openIncident(payment.UnknownOutcome, p)
+	st := settlement(p, payment.Paid, payment.ByConfirm)
+	st.Action.VerifyIn = 90 * time.Second
+	if q := f.settle(st); q.Status != payment.Paid || q.Leased || !q.DueAt.Equal(q.ReadAt.Add(90*time.Second)) {
+		t.Errorf("due %s at %s: %+v", q.DueAt, q.ReadAt, q)
+	}
+	if n := f.count("incidents WHERE resolved_at IS NULL"); n != 0 {
+		t.Errorf("%d incidents are left open", n)
+	}
+	if got := f.noticed(); got != "payment.paid/2 receipt/2" {
+		t.Errorf("notices %s", got)
+	}
+}
+
+func (f *fixture) openIncident(kind payment.IncidentKind, p payment.Payment) {
+	f.t.Helper()
+	f.exec(`INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence) VALUES ($1, $2, $3, $4, '{"reason": "first"}')`,
+		p.ID, p.PaymentKey, p.OrderID, string(kind))
+}
+
 func TestSettleFailed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -365,11 +390,7 @@ func TestSettleClosesIncidents(t *testing.T) {
 			f := setup(t)
 			p := f.reserved("a")
 			for _, k := range payment.IncidentKinds() {
-				for range 2 {
-					if _, _, err := f.OpenIncident(t.Context(), NewIncident{Kind: k, PaymentKey: p.PaymentKey, Reason: "first"}); err != nil {
-						t.Fatal(err)
-					}
-				}
+				f.openIncident(k, p)
 			}
 			st := settlement(p, tt.to, payment.ByRecovery)
 			st.Observation = seen(p, tt.o, 0)

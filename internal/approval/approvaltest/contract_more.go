@@ -44,3 +44,17 @@ func (c *contract) returned() {
 		})
 	}
 }
+
+// verify is a confirm that took a payment over: who held it before may still cancel.
+func (c *contract) verify() {
+	p := c.reserved("a", time.Minute)
+	plain := approval.Settlement{Payment: p, Actor: payment.ByConfirm, Action: payment.Action{
+		Do: payment.Settle, To: payment.Paid, VerifyIn: 2 * time.Minute, Reason: "contract",
+	}}
+	plain.Observation = payment.Observation{Sighting: payment.SeenDone, PaymentKey: "a", OrderID: p.OrderID, Total: p.Amount,
+		Balance: p.Amount, Currency: p.Currency}
+	q := c.was(payment.Applied)(c.store.Settle(c.ctx, plain))
+	if in := q.DueAt.Sub(q.ReadAt); q.Status != payment.Paid || q.Leased || in < time.Minute || in > 2*time.Minute {
+		c.Errorf("looked at again in %s: %+v", in, q)
+	}
+}
