@@ -75,7 +75,7 @@ func (c *core) admitLocked(background bool, now time.Time) (pass, *OpenError) {
 		return pass{stamp: c.generation, slot: noSlot}, nil
 	}
 	c.stamps++
-	slot := c.trials.admit(lease{stamp: c.stamps, until: now.Add(c.maxTrial), background: background})
+	slot := c.trials.admit(lease{stamp: c.stamps, until: now.Add(c.maxTrial), background: background}, now)
 	return pass{stamp: c.stamps, slot: slot}, nil
 }
 
@@ -89,7 +89,7 @@ func (c *core) refusal(background bool, now time.Time) *OpenError {
 	case ForcedOpen:
 		return &OpenError{State: ForcedOpen}
 	case HalfOpen:
-		if !c.trials.available(background) {
+		if !c.trials.available(background, now, c.openFor) {
 			return &OpenError{State: HalfOpen}
 		}
 	}
@@ -177,7 +177,7 @@ func (c *core) move(to State, now time.Time) {
 	}
 	c.stamps++
 	c.state, c.generation = to, c.stamps
-	c.trials.reset()
+	c.trials.reset(now)
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil

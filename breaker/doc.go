@@ -42,7 +42,9 @@
 //
 // A call under [Background] (a recovery job, a replay) is admitted like any other while the breaker
 // is closed. While half-open it gets at most one of the HalfOpenCalls trials, and never the last one
-// that is left unless there is only one at all: the rest is for callers with somebody waiting.
+// that is left unless there is only one at all: the rest is for callers with somebody waiting. If no
+// such caller came for OpenFor, background work gets the remaining trials too, one at a time, so that
+// an idle service closes again.
 //
 // # Differences from resilience4j
 //

@@ -24,7 +24,8 @@ type model struct {
 	period    int
 	history   []bool // results of this closed period, newest last
 	openUntil time.Duration
-	trials    []*modelCall // all admitted trials of this half-open period that were not given back
+	callerAt  time.Duration // last trial that is not background, else when half-open began
+	trials    []*modelCall  // all admitted trials of this half-open period that were not given back
 	totals    breaker.Totals
 	moves     []string
 }
@@ -49,6 +50,8 @@ func (m *model) move(to breaker.State) {
 		m.history = nil
 	case breaker.Open:
 		m.openUntil = m.now + m.openFor
+	case breaker.HalfOpen:
+		m.callerAt = m.now
 	}
 }
 
@@ -66,6 +69,7 @@ func (m *model) sleep(d time.Duration) {
 	m.now += d
 	if m.state == breaker.Open && m.now >= m.openUntil {
 		m.move(breaker.HalfOpen)
+		m.callerAt = m.openUntil
 	}
 	kept := m.trials[:0:0]
 	for _, call := range m.trials {
@@ -87,15 +91,25 @@ func (m *model) start(background bool) *modelCall {
 		return call
 	case breaker.HalfOpen:
 		call.trial = true
-		others := 0
+		others, running := 0, 0
 		for _, trial := range m.trials {
 			if trial.background {
 				others++
+				if !trial.ended {
+					running++
+				}
 			}
 		}
 		left := m.k - len(m.trials)
-		if left > 0 && !(background && (others > 0 || left == 1 && m.k > 1)) {
+		refused := background && (others > 0 || left == 1 && m.k > 1)
+		if background && m.now >= m.callerAt+m.openFor {
+			refused = running > 0
+		}
+		if left > 0 && !refused {
 			m.trials = append(m.trials, call)
+			if !background {
+				m.callerAt = m.now
+			}
 			return call
 		}
 	}

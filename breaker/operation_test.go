@@ -187,6 +187,33 @@ func TestBackground(t *testing.T) {
 			next.finish(nil)
 			job.finish(nil)
 		}},
+		{"alone for OpenFor it gets the rest, one at a time", 3, func(t *testing.T, b *bench, background context.Context) {
+			b.hang(background).finish(nil)
+			time.Sleep(10*time.Second - time.Nanosecond)
+			if h := b.hang(background); !h.refused() {
+				t.Fatal("admitted before OpenFor was over")
+			}
+			time.Sleep(time.Nanosecond)
+			second := b.hang(background)
+			if h := b.hang(background); second.refused() || !h.refused() {
+				t.Fatal("want one more at a time")
+			}
+			second.finish(nil)
+			b.hang(background).finish(nil)
+			wantState(t, b, breaker.Closed)
+		}},
+		{"a buyer's trial begins its wait anew", 3, func(t *testing.T, b *bench, background context.Context) {
+			b.hang(background).finish(nil)
+			time.Sleep(9 * time.Second)
+			b.hang(t.Context()).finish(nil)
+			time.Sleep(9 * time.Second)
+			if h := b.hang(background); !h.refused() {
+				t.Fatal("admitted while buyers come")
+			}
+			time.Sleep(time.Second)
+			b.hang(background).finish(nil)
+			wantState(t, b, breaker.Closed)
+		}},
 		// Else an idle service would never close.
 		{"the only trial is open to it", 1, func(t *testing.T, b *bench, background context.Context) {
 			job := b.hang(background)

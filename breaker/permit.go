@@ -24,7 +24,8 @@ func (p *Permit) Done(outcome Outcome) {
 type backgroundKey struct{}
 
 // Background marks calls made with ctx as background work: while half-open they get at most one
-// trial of a generation, and never the last one that is left unless HalfOpenCalls is 1.
+// trial of a generation, and never the last one that is left unless HalfOpenCalls is 1. Where no other
+// caller came for OpenFor they get the remaining ones too, one at a time.
 func Background(ctx context.Context) context.Context {
 	return context.WithValue(ctx, backgroundKey{}, true)
 }
