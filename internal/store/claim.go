@@ -69,14 +69,14 @@ const missingNoticesSQL = `WITH due AS (
 		SELECT d.id FROM payments AS d WHERE d.notices_missing ORDER BY d.id LIMIT 1000 FOR UPDATE SKIP LOCKED
 	), cleared AS (
 		UPDATE payments AS p SET notices_missing = false FROM due WHERE p.id = due.id
-		RETURNING p.id, p.version, p.status, p.reserved_at
+		RETURNING p.id, p.version, p.status, p.reserved_at, p.told
 	), added AS (
 		INSERT INTO notices (payment_id, kind, event, sequence)
 		SELECT p.id, n.kind, n.event, p.version
 		FROM cleared AS p, (VALUES ('payment.paid', 'paid'), ('receipt', 'receipt')) AS n (kind, event)
 		WHERE p.status IN ('PAID', 'CANCELED')
 		UNION ALL
-		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM cleared AS p WHERE p.status = 'FAILED'
+		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM cleared AS p WHERE p.status = 'FAILED' AND p.told
 		UNION ALL
 		SELECT p.id, 'payment.canceled', c.id, p.version FROM cleared AS p JOIN cancels AS c ON c.payment_id = p.id
 		WHERE c.state = 'done' AND p.status IN ('PAID', 'CANCELED')

@@ -129,8 +129,8 @@ func TestGiveBackOfOthers(t *testing.T) {
 		code    payment.FailureCode
 		notices string
 	}{
-		{payment.Pending, payment.Failed, payment.FailGivenBack, "payment.failed/3"},
-		{payment.AwaitingDeposit, payment.Failed, payment.FailGivenBack, "payment.failed/3"},
+		{payment.Pending, payment.Failed, payment.FailGivenBack, ""},
+		{payment.AwaitingDeposit, payment.Failed, payment.FailGivenBack, ""},
 		{payment.Paid, payment.Canceled, "", "payment.canceled/3"},
 	} {
 		t.Run(string(tt.from), func(t *testing.T) {

@@ -320,13 +320,15 @@ func TestOneNoticePerFailure(t *testing.T) {
 	if _, err := f.SweepMissingNotices(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.noticed(); got != "payment.failed/2" {
+	if got := f.noticed(); got != "payment.failed/3" {
 		t.Errorf("notices %s", got)
 	}
 	p, e, err = f.Reopen(t.Context(), f.row("pk_a"), lease)
 	applied(t, p, e, err)
-	f.settle(settlement(p, payment.Failed, payment.ByRecovery))
-	if got := f.noticed(); got != "payment.failed/2 payment.failed/5" {
+	st = settlement(p, payment.Failed, payment.ByRecovery)
+	st.Told = true
+	f.settle(st)
+	if got := f.noticed(); got != "payment.failed/3 payment.failed/5" {
 		t.Errorf("after reopening: %s", got)
 	}
 }

@@ -63,8 +63,7 @@ const settleSQL = `WITH old AS (
 			failure_code = COALESCE(NULLIF(@failure_code, ''), p.failure_code),
 			failure_gateway_code = COALESCE(NULLIF(@failure_gateway_code, ''), p.failure_gateway_code),
 			failure_message = COALESCE(NULLIF(@failure_message, ''), p.failure_message),
-			notices_missing = p.notices_missing
-				OR @bare AND (@to <> 'FAILED' OR p.told OR @told OR @actor <> 'confirm')
+			notices_missing = p.notices_missing OR @bare AND (@to <> 'FAILED' OR p.told OR @told)
 		FROM old
 		WHERE p.id = old.id AND p.status = ANY(@from::text[]) AND (@version::bigint IS NULL OR p.version = @version)
 		RETURNING ` + columns + `, old.status AS from_status, old.canceled_amount AS canceled_before
@@ -104,7 +103,7 @@ const settleNoticesSQL = `, notice AS (
 		WHERE p.status = 'PAID' AND p.from_status <> 'PAID'
 		UNION ALL
 		SELECT p.id, 'payment.failed', ` + failedEvent + `, p.version FROM moved AS p
-		WHERE p.status = 'FAILED' AND p.from_status <> 'FAILED' AND (p.told OR @actor <> 'confirm')
+		WHERE p.status = 'FAILED' AND p.from_status <> 'FAILED' AND p.told
 		UNION ALL
 		SELECT p.id, 'payment.canceled', r.id, p.version FROM moved AS p, recorded AS r WHERE p.status IN ('PAID', 'CANCELED')
 		ON CONFLICT DO NOTHING

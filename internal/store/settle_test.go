@@ -221,18 +221,23 @@ func TestSettleFailed(t *testing.T) {
 				f.t.Error(err)
 			}
 		}, 0, false, "payment.failed/2"},
-		{"found by recovery", payment.ByRecovery, nil, 0, false, "payment.failed/2"},
-		{"second look", payment.ByRecovery, func(_ *fixture, s *approval.Settlement) { s.Action.VerifyIn = 30 * time.Minute }, 30 * time.Minute, false, "payment.failed/2"},
+		{"found by recovery, nobody was told", payment.ByRecovery, nil, 0, false, ""},
+		{"found by recovery, a caller was told 202 before", payment.ByRecovery, func(f *fixture, _ *approval.Settlement) {
+			if err := f.MarkTold(f.t.Context(), "pk_a"); err != nil {
+				f.t.Error(err)
+			}
+		}, 0, false, "payment.failed/2"},
+		{"second look", payment.ByRecovery, func(_ *fixture, s *approval.Settlement) { s.Action.VerifyIn = 30 * time.Minute }, 30 * time.Minute, false, ""},
 		{"a give back is unfinished", payment.ByRecovery, func(f *fixture, _ *approval.Settlement) {
 			f.exec("INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours) SELECT 'c-1', id, payment_key, 1, 'open', true FROM payments")
-		}, 5 * time.Second, true, "payment.failed/2"},
+		}, 5 * time.Second, true, ""},
 		{"a give back was refused", payment.ByRecovery, func(f *fixture, _ *approval.Settlement) {
 			f.exec("INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours, done_at) SELECT 'c-1', id, payment_key, 1, 'refused', true, now() FROM payments")
-		}, 5 * time.Second, true, "payment.failed/2"},
+		}, 5 * time.Second, true, ""},
 		{"a give back is unfinished, and Toss shows balance 0", payment.ByRecovery, func(f *fixture, s *approval.Settlement) {
 			f.exec("INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours) SELECT 'c-1', id, payment_key, 1, 'open', true FROM payments")
 			s.Observation = seen(s.Payment, payment.SeenCanceled, 0, payment.GatewayCancel{TransactionKey: "t", Amount: 15000, Reason: "shop"})
-		}, 0, false, "payment.failed/2"},
+		}, 0, false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -411,11 +416,14 @@ func TestSettleClosesIncidents(t *testing.T) {
 // TestTrap34: a notice that cannot be written never keeps a payment from being settled; the sweep adds it later.
 func TestTrap34PoisonedNotice(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ name, poison, heal string }{
-		{"check (23)", "ALTER TABLE notices ADD CONSTRAINT poison CHECK (kind = '') NOT VALID", "ALTER TABLE notices DROP CONSTRAINT poison"},
-		{"no column (42)", "ALTER TABLE notices RENAME COLUMN event TO other", "ALTER TABLE notices RENAME COLUMN other TO event"},
+	for _, tt := range []struct {
+		name, poison, heal string
+		errors             int
+	}{
+		{"check (23)", "ALTER TABLE notices ADD CONSTRAINT poison CHECK (kind = '') NOT VALID", "ALTER TABLE notices DROP CONSTRAINT poison", 4},
+		{"no column (42)", "ALTER TABLE notices RENAME COLUMN event TO other", "ALTER TABLE notices RENAME COLUMN other TO event", 5},
 		{"data (22)", `CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1/0; RETURN NEW; END $$;
-			CREATE TRIGGER poison BEFORE INSERT ON notices FOR EACH ROW EXECUTE FUNCTION poison()`, "DROP TRIGGER poison ON notices"},
+			CREATE TRIGGER poison BEFORE INSERT ON notices FOR EACH ROW EXECUTE FUNCTION poison()`, "DROP TRIGGER poison ON notices", 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -423,12 +431,15 @@ func TestTrap34PoisonedNotice(t *testing.T) {
 			f.exec(tt.poison)
 			hot := f.settle(settlement(f.reserved("hot"), payment.Paid, payment.ByConfirm))
 			general := f.settle(settlement(f.reserved("general"), payment.Paid, payment.ByRecovery))
-			failed := f.settle(settlement(f.reserved("failed"), payment.Failed, payment.ByRecovery))
+			st := settlement(f.reserved("failed"), payment.Failed, payment.ByRecovery)
+			st.Told = true
+			failed := f.settle(st)
+			f.settle(settlement(f.reserved("nobody was told"), payment.Failed, payment.ByRecovery))
 			canceled := f.settle(settlement(general, payment.Canceled, payment.ByRecovery))
 			if hot.Status != payment.Paid || failed.Status != payment.Failed || canceled.Status != payment.Canceled {
 				t.Errorf("%s %s %s", hot.Status, failed.Status, canceled.Status)
 			}
-			if n := strings.Count(f.log.String(), "level=ERROR"); n != 4 {
+			if n := strings.Count(f.log.String(), "level=ERROR"); n != tt.errors {
 				t.Errorf("%d errors logged:\n%s", n, f.log)
 			}
 			if _, err := f.SweepMissingNotices(t.Context()); err == nil {

@@ -58,3 +58,59 @@ func (c *contract) verify() {
 		c.Errorf("looked at again in %s: %+v", in, q)
 	}
 }
+
+// notices: the checkout hears of a failure only if a caller was answered 202 before, whoever found it.
+func (c *contract) notices() {
+	for _, by := range []payment.Actor{payment.ByConfirm, payment.ByRecovery} {
+		for when, want := range map[string]int{"never": 0, "before": 1, "by the settle": 1, "after": 1} {
+			key := string(by) + " " + when
+			p := c.reserved(key, time.Minute)
+			told := func() {
+				if err := c.store.MarkTold(c.ctx, key); err != nil {
+					c.Fatalf("mark told: %v", err)
+				}
+			}
+			if when == "before" {
+				told()
+			}
+			q := c.was(payment.Applied)(c.store.Settle(c.ctx, approval.Settlement{
+				Payment: p, Actor: by, Told: when == "by the settle", Action: payment.Action{
+					Do: payment.Settle, To: payment.Failed, Failure: &payment.Failure{Code: payment.FailExpired}, Reason: "contract",
+				},
+			}))
+			if when == "after" {
+				told()
+				told()
+			}
+			c.probe(func(look Probe) {
+				if n := look.NoticesOf(key, payment.NoticeFailed); n != want {
+					c.Errorf("failed by %s, told %s: %d notices, want %d", by, when, n, want)
+				}
+			})
+			if when != "after" && q.Told != (want > 0) {
+				c.Errorf("failed by %s, told %s: %v", by, when, q.Told)
+			}
+		}
+	}
+	c.paidNotices()
+}
+
+func (c *contract) paidNotices() {
+	p := c.was(payment.Applied)(c.settle(c.reserved("paid", time.Minute), payment.Paid, ""))
+	c.probe(func(look Probe) {
+		for kind, want := range map[payment.NoticeKind]int{payment.NoticePaid: 1, payment.NoticeReceipt: 1, payment.NoticeFailed: 0} {
+			if n := look.NoticesOf(p.PaymentKey, kind); n != want {
+				c.Errorf("paid: %d notices %s, want %d", n, kind, want)
+			}
+		}
+	})
+	o := returnedBy(p, payment.GatewayCancel{TransactionKey: "t", Amount: p.Amount})
+	c.was(payment.Applied)(c.store.Settle(c.ctx, approval.Settlement{
+		Payment: p, Actor: payment.ByRecovery, Observation: o, Action: payment.Action{Do: payment.Settle, To: payment.Canceled, Reason: "contract"},
+	}))
+	c.probe(func(look Probe) {
+		if n := look.NoticesOf(p.PaymentKey, payment.NoticeCanceled); n != 1 {
+			c.Errorf("canceled: %d notices", n)
+		}
+	})
+}
