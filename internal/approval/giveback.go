@@ -35,6 +35,9 @@ func (s *Service) giveBack(ctx context.Context, d debt) (payment.Payment, Did, e
 		return p, DidError, unwritten("begin give back", ending, err)
 	}
 	end := GiveBackEnd{Payment: held, Cancel: c, Actor: d.actor, Observation: o, Reason: d.action.Reason}
+	if d.action.Do == payment.CancelDeposit {
+		end.Failure = payment.FailExpired // nobody paid, so nothing went back
+	}
 	if held.ReadAt.Sub(c.CreatedAt) > cancelKeyLife {
 		end.Refused, end.Reason = true, "the cancel's key is too old to be sent again"
 		return s.endGiveBack(ctx, end)

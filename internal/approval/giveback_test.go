@@ -110,6 +110,24 @@ func TestGiveBack(t *testing.T) {
 			r.Errorf("cancel %+v", c)
 		}
 	})
+	for name, change := range map[string]func(r *rig){
+		"overdue virtual account, canceled": func(*rig) {},
+		"overdue virtual account, ends by itself": func(r *rig) {
+			r.gateway.Cancels(try{Kind: payment.KindDeclined, Before: func() { r.gateway.Set(seen(payment.SeenExpired)) }})
+		},
+	} {
+		inBubble(t, name, func(r *rig) {
+			r.store.Put(row(payment.AwaitingDeposit, func(p *payment.Payment) {
+				p.VirtualAccount = &payment.VirtualAccount{DueDate: time.Now().Add(-25 * time.Hour)}
+			}))
+			r.gateway.Set(seen(payment.SeenWaiting))
+			change(r)
+			r.resolved(approval.DidGiveBack)
+			if p := r.ends(payment.Failed, payment.FailExpired); p.HoldsOrder {
+				r.Error("the order is held")
+			}
+		})
+	}
 	inBubble(t, "virtual account ends by itself", func(r *rig) {
 		r.store.Put(row(payment.Failed, failedWith(payment.FailDeclined)))
 		r.gateway.Set(seen(payment.SeenWaiting))

@@ -193,7 +193,9 @@ type GiveBackEnd struct {
 	// Done says that Toss confirmed it; Refused that Toss refuses it for good. Neither: not known yet.
 	Done, Refused bool
 	// KeySpent says that the next try needs the next key.
-	KeySpent    bool
+	KeySpent bool
+	// Failure is the code with which Done ends an unfinished payment; empty means payment.FailGivenBack.
+	Failure     payment.FailureCode
 	Observation payment.Observation
 	Actor       payment.Actor
 	Reason      string

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -63,7 +64,7 @@ const endGiveBackSQL = `WITH freed AS (
 	SELECT ` + columns + ` FROM freed AS p`
 
 // EndGiveBack stores how the cancel ended. Done: the cancel is recorded, an unfinished payment becomes FAILED
-// given_back, a FAILED one lets its order go, a PAID one is CANCELED once nothing is left. Refused: incident
+// with e.Failure, a FAILED one lets its order go, a PAID one is CANCELED once nothing is left. Refused: incident
 // cancel_failed, and the order stays held. Neither: the cancel stays unfinished and is due soon. NoRows: the row is no
 // longer at the version of BeginGiveBack.
 func (s *Store) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (payment.Payment, payment.Ending, error) {
@@ -97,7 +98,7 @@ func givenBack(e approval.GiveBackEnd) move {
 	}
 	switch {
 	case e.Payment.Status.Unfinished():
-		m.Action.Failure = &payment.Failure{Code: payment.FailGivenBack}
+		m.Action.Failure = &payment.Failure{Code: cmp.Or(e.Failure, payment.FailGivenBack)}
 	case e.Payment.Status == payment.Paid && e.Observation.Returned():
 		m.to = payment.Canceled
 	case e.Payment.Status == payment.Paid:

@@ -158,6 +158,16 @@ func TestGiveBackOfOthers(t *testing.T) {
 			t.Errorf("%s, %v", e, err)
 		}
 	})
+	t.Run("overdue deposit", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		c, p := f.beginGiveBack(f.inState("a", payment.AwaitingDeposit))
+		end := done(p, c)
+		end.Failure = payment.FailExpired
+		if p = f.endGiveBack(end); p.Status != payment.Failed || p.Failure.Code != payment.FailExpired || p.HoldsOrder {
+			t.Errorf("%+v", p)
+		}
+	})
 	t.Run("partly", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)

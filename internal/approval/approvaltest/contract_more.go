@@ -114,3 +114,20 @@ func (c *contract) paidNotices() {
 		}
 	})
 }
+
+func (c *contract) givenBack() {
+	for give, want := range map[payment.FailureCode]payment.FailureCode{
+		"": payment.FailGivenBack, payment.FailExpired: payment.FailExpired,
+	} {
+		key := "ended " + string(want)
+		p := c.reserved(key, time.Minute)
+		cancel, held, ending, err := c.store.BeginGiveBack(c.ctx, approval.GiveBack{Payment: p, Amount: 1000, Actor: payment.ByRecovery, Lease: time.Minute})
+		c.was(payment.Applied)(held, ending, err)
+		end := c.was(payment.Applied)(c.store.EndGiveBack(c.ctx, approval.GiveBackEnd{
+			Payment: held, Cancel: cancel, Done: true, Failure: give, Observation: returnedBy(p), Actor: payment.ByRecovery, Reason: "contract",
+		}))
+		if end.Status != payment.Failed || end.Failure == nil || end.Failure.Code != want || end.HoldsOrder {
+			c.Errorf("given back as %q: %+v", give, end)
+		}
+	}
+}

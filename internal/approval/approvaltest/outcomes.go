@@ -1,6 +1,7 @@
 package approvaltest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -205,7 +206,7 @@ func (s *Store) gaveBack(row *payment.Payment, end approval.GiveBackEnd) {
 	from := row.Status
 	switch {
 	case from.Unfinished():
-		row.Status, row.Failure = payment.Failed, &payment.Failure{Code: payment.FailGivenBack}
+		row.Status, row.Failure = payment.Failed, &payment.Failure{Code: cmp.Or(end.Failure, payment.FailGivenBack)}
 	case from == payment.Paid && end.Observation.Returned():
 		row.Status = payment.Canceled
 	}
