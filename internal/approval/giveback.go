@@ -38,7 +38,11 @@ func (s *Service) giveBack(ctx context.Context, d debt) (payment.Payment, Did, e
 	if d.action.Do == payment.CancelDeposit {
 		end.Failure = payment.FailExpired // nobody paid, so nothing went back
 	}
-	if held.ReadAt.Sub(c.CreatedAt) > cancelKeyLife {
+	switch {
+	case c.Refused:
+		end.Refused, end.Reason = true, "the cancel was refused before"
+		return s.endGiveBack(ctx, end)
+	case held.ReadAt.Sub(c.CreatedAt) > cancelKeyLife:
 		end.Refused, end.Reason = true, "the cancel's key is too old to be sent again"
 		return s.endGiveBack(ctx, end)
 	}

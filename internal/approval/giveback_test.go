@@ -76,6 +76,45 @@ func TestGiveBack(t *testing.T) {
 			r.Errorf("holds order %v, due %v", p.HoldsOrder, p.DueAt)
 		}
 	})
+	inBubble(t, "refused: never sent again while the balance is the same", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindDeclined, Code: "NOT_CANCELABLE_PAYMENT"})
+		r.resolved(approval.DidIncident)
+		last := time.Duration(0)
+		for range 3 {
+			r.resolved(approval.DidIncident)
+			p := r.ends(payment.Failed, payment.FailExpired)
+			if in := time.Until(p.DueAt); !p.HoldsOrder || in <= last {
+				r.Errorf("holds order %v, due in %s after %s", p.HoldsOrder, in, last)
+			} else {
+				last = in
+			}
+		}
+		r.wantIncident(payment.CancelFailed)
+		if n := len(r.gateway.CancelCalls()); n != 1 {
+			r.Errorf("%d cancels sent", n)
+		}
+		o := seen(payment.SeenPartlyCanceled)
+		o.Balance = 4000
+		r.gateway.Set(o)
+		r.resolved(approval.DidGiveBack)
+		if c := r.gateway.CancelCalls(); len(c) != 2 || c[1].Amount != 4000 || payment.CancelMark(c[1].Reason) == payment.CancelMark(c[0].Reason) {
+			r.Errorf("cancels %+v", c)
+		}
+		if p := r.ends(payment.Failed, payment.FailExpired); p.HoldsOrder || len(r.store.Incidents()) != 0 {
+			r.Errorf("holds order %v, incidents %v", p.HoldsOrder, r.store.Incidents())
+		}
+	})
+	inBubble(t, "refused, then given back by hand", func(r *rig) {
+		late(r)
+		r.gateway.Cancels(try{Kind: payment.KindDeclined})
+		r.resolved(approval.DidIncident)
+		r.gateway.Set(seen(payment.SeenCanceled))
+		r.resolved(approval.DidWait)
+		if p := r.ends(payment.Failed, payment.FailExpired); p.HoldsOrder || !p.DueAt.IsZero() || len(r.store.Incidents()) != 0 {
+			r.Errorf("holds order %v, due %s, incidents %v", p.HoldsOrder, p.DueAt, r.store.Incidents())
+		}
+	})
 	inBubble(t, "refused although done is done", func(r *rig) {
 		late(r)
 		r.gateway.Cancels(try{Kind: payment.KindDeclined, Works: true})
@@ -95,6 +134,7 @@ func TestGiveBack(t *testing.T) {
 		r.gateway.Cancels(timeout)
 		r.resolved(approval.DidWait)
 		r.store.AgeCancels(15 * 24 * time.Hour)
+		r.resolved(approval.DidIncident)
 		r.resolved(approval.DidIncident)
 		r.wantIncident(payment.CancelFailed)
 		if n := len(r.gateway.CancelCalls()); n != 1 {

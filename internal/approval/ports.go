@@ -102,10 +102,12 @@ type Outcomes interface {
 // GiveBacks are the steps of a cancel at Toss that we ask for ourselves.
 type GiveBacks interface {
 	// BeginGiveBack leases the row and holds the order again if the payment is FAILED and nobody else holds it, and stores the
-	// cancel with its key before it is sent (or takes up the unfinished one). It matches p's version.
+	// cancel with its key before it is sent, or takes up the unfinished one. If there is none and one of the same amount
+	// was refused, it returns that one and stores nothing. It matches p's version.
 	BeginGiveBack(ctx context.Context, g GiveBack) (Cancel, payment.Payment, payment.Ending, error)
 	// EndGiveBack stores how the cancel ended, and what it means for the payment. It matches the version that
-	// BeginGiveBack returned; a refused cancel keeps the order held and is followed by a new one at the next look.
+	// BeginGiveBack returned; a refused cancel keeps the order held, opens the incident cancel_failed and is looked at
+	// again with a growing delay. Only another balance begins a new cancel.
 	EndGiveBack(ctx context.Context, e GiveBackEnd) (payment.Payment, payment.Ending, error)
 }
 
@@ -182,6 +184,8 @@ type Cancel struct {
 	Sends  int
 	Amount payment.Amount
 	Reason string
+	// Refused says that Toss refused it for good: it is not sent again.
+	Refused bool
 	// CreatedAt bounds the life of its key: Toss forgets keys after 15 days.
 	CreatedAt time.Time
 }

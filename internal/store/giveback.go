@@ -18,19 +18,26 @@ const beginGiveBackSQL = `WITH held AS (
 				SELECT FROM payments AS o WHERE o.order_id = p.order_id AND o.holds_order)
 		WHERE p.id = $1 AND p.version = $2 AND p.status <> 'CANCELED'
 		RETURNING ` + columns + `
+	), refused AS (
+		SELECT c.id, c.sends, c.amount, c.reason, c.created_at FROM held AS p JOIN cancels AS c ON c.payment_id = p.id
+		WHERE c.ours AND c.state = 'refused' AND c.amount = $6
+		  AND NOT EXISTS (SELECT FROM cancels AS o WHERE o.payment_id = p.id AND o.done_at IS NULL)
+		ORDER BY c.created_at DESC LIMIT 1
 	), cancel AS (
 		INSERT INTO cancels AS c (id, payment_id, payment_key, sends, amount, reason, state, ours)
-		SELECT $5, p.id, p.payment_key, 1, $6, $7, 'open', true FROM held AS p
+		SELECT $5, p.id, p.payment_key, 1, $6, $7, 'open', true FROM held AS p WHERE NOT EXISTS (SELECT FROM refused)
 		ON CONFLICT (payment_id) WHERE done_at IS NULL DO UPDATE
 		SET sends = c.sends + CASE WHEN c.key_spent THEN 1 ELSE 0 END, key_spent = false,
 			amount = CASE WHEN c.key_spent THEN EXCLUDED.amount ELSE c.amount END
 		RETURNING c.id, c.sends, c.amount, c.reason, c.created_at
 	)
-	SELECT ` + columns + `, c.id, c.sends, c.amount, c.reason, c.created_at FROM held AS p, cancel AS c`
+	SELECT ` + columns + `, c.id, c.sends, c.amount, c.reason, c.created_at, c.refused
+	FROM held AS p, (SELECT *, false AS refused FROM cancel UNION ALL SELECT *, true FROM refused) AS c`
 
 // BeginGiveBack leases the row under its version, holds the order again if nobody else does, and stores the cancel
 // with its key before it is sent, or takes up the unfinished one: with its next key if Toss answered an error under
-// the last. NoRows: the row changed.
+// the last. A cancel of the same amount that was refused is returned as it is, so that none follows it for ever.
+// NoRows: the row changed.
 func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (approval.Cancel, payment.Payment, payment.Ending, error) {
 	c, p, ending, err := s.beginGiveBack(ctx, g, true)
 	if violates(err, heldOrderKey) { // somebody took the order at this very moment
@@ -43,7 +50,7 @@ func (s *Store) beginGiveBack(ctx context.Context, g approval.GiveBack, hold boo
 	e, err = s.write(ctx, statement{"begin give back", beginGiveBackSQL, []any{
 		g.Payment.ID, g.Payment.Version, g.Lease, hold, payment.NewCancelID(), g.Amount, clean(g.Reason),
 	}}, func(row pgx.Row) error {
-		return scanPayment(row, &p, &c.ID, &c.Sends, &c.Amount, &c.Reason, &c.CreatedAt)
+		return scanPayment(row, &p, &c.ID, &c.Sends, &c.Amount, &c.Reason, &c.CreatedAt, &c.Refused)
 	})
 	return c, p, e, err
 }

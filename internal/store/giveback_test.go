@@ -101,6 +101,26 @@ func TestGiveBackRefused(t *testing.T) {
 	if got := ask[string](f, "SELECT state FROM cancels"); got != "refused" {
 		t.Errorf("cancel %s", got)
 	}
+	if in := p.DueAt.Sub(p.ReadAt); in != 5*time.Second {
+		t.Errorf("looked at again in %s", in)
+	}
+	// Every later look finds the refused cancel and sends none.
+	for looks := 1; looks <= 3; looks++ {
+		f.exec("UPDATE payments SET due_at = now()")
+		claimed, e, err := f.ClaimOne(t.Context(), p.PaymentKey, lease)
+		applied(t, claimed, e, err)
+		again, held := f.beginGiveBack(claimed)
+		if !again.Refused || again.ID != c.ID || again.Sends != 1 || !held.Leased || f.count("cancels") != 1 {
+			t.Errorf("look %d: %+v, %d cancels", looks, again, f.count("cancels"))
+		}
+		p = f.endGiveBack(approval.GiveBackEnd{Payment: held, Cancel: again, Refused: true, Observation: seen(p, payment.SeenDone, 15000)})
+		if in := p.DueAt.Sub(p.ReadAt); !p.HoldsOrder || in != 5*time.Second<<held.Looks || f.count("incidents") != 1 {
+			t.Errorf("look %d: in %s, %d incidents", held.Looks, in, f.count("incidents"))
+		}
+	}
+	if got := ask[string](f, "SELECT state || ' ' || (done_at IS NOT NULL) FROM cancels"); got != "refused true" {
+		t.Errorf("cancel %s", got)
+	}
 	// Recovery keeps looking; a balance of 0, by whosoever hand, lets the order go and closes the incident.
 	claimed, e, err := f.ClaimOne(t.Context(), p.PaymentKey, lease)
 	applied(t, claimed, e, err)

@@ -22,6 +22,7 @@ func StoreContract(t *testing.T, open func(t *testing.T) approval.Store) {
 		"a send is stored before it happens":     (*contract).send,
 		"release":                                (*contract).release,
 		"give back holds the order until done":   (*contract).giveBack,
+		"a refused cancel is not begun again":    (*contract).refused,
 		"a give back names the failure":          (*contract).givenBack,
 		"a failure is news for who was told 202": (*contract).notices,
 		"a second look where it is asked for":    (*contract).verify,

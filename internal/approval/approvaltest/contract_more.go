@@ -131,3 +131,32 @@ func (c *contract) givenBack() {
 		}
 	}
 }
+
+// refused: only another balance begins another cancel, and only a balance of 0 lets the order go.
+func (c *contract) refused() {
+	p := c.was(payment.Applied)(c.settle(c.reserved("a", time.Minute), payment.Failed, payment.FailExpired))
+	var ids []string
+	for _, amount := range []payment.Amount{1000, 1000, 1000, 400, 400} {
+		cancel, held, ending, err := c.store.BeginGiveBack(c.ctx, approval.GiveBack{Payment: p, Amount: amount, Actor: payment.ByRecovery, Lease: time.Minute})
+		c.was(payment.Applied)(held, ending, err)
+		if known := len(ids) > 0 && ids[len(ids)-1] == cancel.ID; known != cancel.Refused || cancel.Amount != amount || !held.HoldsOrder {
+			c.Errorf("begun %+v after %v", cancel, ids)
+		}
+		if !cancel.Refused {
+			ids = append(ids, cancel.ID)
+		}
+		p = c.was(payment.Applied)(c.store.EndGiveBack(c.ctx, approval.GiveBackEnd{Payment: held, Cancel: cancel, Refused: true, Actor: payment.ByRecovery}))
+		if !p.HoldsOrder || p.Leased || p.DueAt.IsZero() {
+			c.Errorf("refused %+v", p)
+		}
+	}
+	if len(ids) != 2 {
+		c.Errorf("cancels %v", ids)
+	}
+	ending, err := c.store.Release(c.ctx, approval.Release{Payment: p, DueIn: -1, Forget: true, Actor: payment.ByRecovery,
+		Observation: returnedBy(p, payment.GatewayCancel{TransactionKey: "t", Amount: 1000, Reason: "by hand"})})
+	c.was(payment.Applied)(p, ending, err)
+	if q := c.row("a"); q.HoldsOrder || !q.DueAt.IsZero() {
+		c.Errorf("returned %+v", q)
+	}
+}

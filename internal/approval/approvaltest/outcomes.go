@@ -95,11 +95,16 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 	return ending, err
 }
 
-func (s *Store) schedule(row *payment.Payment, r approval.Release) {
-	in := r.DueIn
-	if in < 0 {
-		in = min(approval.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
+// nextLook is in, or if that is negative a delay that grows with every look.
+func nextLook(row *payment.Payment, in time.Duration) time.Duration {
+	if in >= 0 {
+		return in
 	}
+	return min(approval.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
+}
+
+func (s *Store) schedule(row *payment.Payment, r approval.Release) {
+	in := nextLook(row, r.DueIn)
 	leased := row.Leased
 	row.Leased = false
 	switch {
@@ -159,6 +164,11 @@ func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c appro
 		row.HoldsOrder = row.HoldsOrder || s.holder(row.OrderID) == nil
 		i := slices.IndexFunc(s.cancels, func(c *cancel) bool { return c.paymentID == row.ID && c.unfinished() })
 		if i < 0 {
+			i = slices.IndexFunc(s.cancels, func(c *cancel) bool {
+				return c.paymentID == row.ID && c.refused && !c.done && c.Amount == g.Amount
+			})
+		}
+		if i < 0 {
 			i = len(s.cancels)
 			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, Cancel: approval.Cancel{
 				ID: payment.NewCancelID(), Sends: 1, Amount: g.Amount, Reason: g.Reason, CreatedAt: time.Now(),
@@ -168,6 +178,7 @@ func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c appro
 			s.cancels[i].Sends, s.cancels[i].spent, s.cancels[i].Amount = s.cancels[i].Sends+1, false, g.Amount
 		}
 		c = s.cancels[i].Cancel
+		c.Refused = s.cancels[i].refused
 		return lend(row, g.Lease)
 	})
 	return c, p, e, err
@@ -185,7 +196,7 @@ func (s *Store) EndGiveBack(ctx context.Context, end approval.GiveBackEnd) (paym
 }
 
 func (s *Store) endGiveBack(row *payment.Payment, end approval.GiveBackEnd) *payment.Payment {
-	row.Leased, row.DueAt = false, time.Now().Add(approval.LookAgainIn)
+	row.Leased, row.DueAt = false, time.Now().Add(nextLook(row, -1))
 	for _, c := range s.cancels {
 		if c.ID == end.Cancel.ID && !c.refused {
 			c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
