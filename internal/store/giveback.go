@@ -82,16 +82,7 @@ func (s *Store) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (paymen
 		}})
 		return p, ending, err
 	}
-	m := givenBack(e)
-	p, from, ending, err := s.move(ctx, m, false)
-	if poisoned(err) {
-		s.log.ErrorContext(ctx, "record a give back without its notices", "order_id", e.Payment.OrderID, "error", err)
-		p, from, ending, err = s.move(ctx, m, true)
-	}
-	if ending == payment.Applied && from != p.Status {
-		s.metrics.settled(p, m.actor)
-	}
-	return p, ending, err
+	return s.record(ctx, givenBack(e))
 }
 
 // givenBack is the move that a confirmed cancel means.

@@ -123,10 +123,14 @@ func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Pay
 			Forget: !st.Payment.Status.Unfinished(), Actor: st.Actor, Reason: st.Action.Reason, Observation: st.Observation,
 		})
 	}
-	m := moveOf(st)
+	return s.record(ctx, moveOf(st))
+}
+
+// record carries a move out, without its notices if they are what keeps it from being written, and counts it.
+func (s *Store) record(ctx context.Context, m move) (payment.Payment, payment.Ending, error) {
 	p, from, ending, err := s.move(ctx, m, false)
 	if poisoned(err) {
-		s.log.ErrorContext(ctx, "settle without its notices", "order_id", st.Payment.OrderID, "to", string(m.to), "error", err)
+		s.log.ErrorContext(ctx, "settle without its notices", "order_id", m.Payment.OrderID, "to", string(m.to), "error", err)
 		p, from, ending, err = s.move(ctx, m, true)
 	}
 	if ending == payment.Applied && from != p.Status {
