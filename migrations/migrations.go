@@ -80,18 +80,6 @@ func Status(ctx context.Context, dsn string) ([]Migration, error) {
 	return list, err
 }
 
-// Pending counts the migrations that are not applied.
-func Pending(ctx context.Context, dsn string) (int, error) {
-	list, err := Status(ctx, dsn)
-	n := 0
-	for _, m := range list {
-		if m.AppliedAt.IsZero() {
-			n++
-		}
-	}
-	return n, err
-}
-
 func with(dsn, noun string, step func(*goose.Provider) error) error {
 	db, err := open(dsn)
 	if err != nil {

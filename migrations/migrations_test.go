@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,14 +77,8 @@ func TestStatus(t *testing.T) {
 	if err != nil || len(list) == 0 || !list[0].AppliedAt.IsZero() || list[0].Version != 1 || list[0].Name != "00001_payments.sql" {
 		t.Fatalf("before: %+v, %v", list, err)
 	}
-	if n, err := migrations.Pending(t.Context(), dsn); n != len(list) || err != nil {
-		t.Errorf("pending before: %d, %v", n, err)
-	}
 	if err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
-	}
-	if n, err := migrations.Pending(t.Context(), dsn); n != 0 || err != nil {
-		t.Errorf("pending after: %d, %v", n, err)
 	}
 	if list, err = migrations.Status(t.Context(), dsn); err != nil || list[0].AppliedAt.IsZero() {
 		t.Errorf("after: %+v, %v", list, err)
@@ -106,8 +101,9 @@ func TestUpByManyAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, err := migrations.Pending(t.Context(), dsn); n != 0 || err != nil {
-		t.Errorf("pending %d, %v", n, err)
+	list, err := migrations.Status(t.Context(), dsn)
+	if err != nil || len(list) == 0 || slices.ContainsFunc(list, func(m migrations.Migration) bool { return m.AppliedAt.IsZero() }) {
+		t.Errorf("after: %+v, %v", list, err)
 	}
 }
 

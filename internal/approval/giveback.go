@@ -25,7 +25,7 @@ type debt struct {
 func (s *Service) giveBack(ctx context.Context, d debt) (payment.Payment, Did, error) {
 	p, o := d.payment, d.seen
 	c, held, ending, err := s.store.BeginGiveBack(ctx, GiveBack{
-		Payment: p, Amount: o.Balance, Balance: o.Balance, Reason: d.action.Reason, Actor: d.actor, Lease: s.set.Lease,
+		Payment: p, Amount: o.Balance, Reason: d.action.Reason, Actor: d.actor, Lease: s.set.Lease,
 	})
 	switch ending {
 	case payment.Applied:

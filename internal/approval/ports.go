@@ -122,7 +122,7 @@ type Store interface {
 type Settlement struct {
 	// Payment is the row as its holder read it; Version is the fence.
 	Payment payment.Payment
-	// Action says where to and why; its Do is payment.Settle, or payment.Park or Stay to record an incident.
+	// Action says where to and why; its Do is payment.Settle.
 	Action      payment.Action
 	Observation payment.Observation
 	Actor       payment.Actor
@@ -170,11 +170,11 @@ type BeginSend struct {
 // GiveBack asks for one cancel of ours.
 type GiveBack struct {
 	Payment payment.Payment
-	Amount  payment.Amount
-	Balance payment.Amount
-	Reason  string
-	Actor   payment.Actor
-	Lease   time.Duration
+	// Amount is the balance that Toss showed just now.
+	Amount payment.Amount
+	Reason string
+	Actor  payment.Actor
+	Lease  time.Duration
 }
 
 // Cancel is one row of cancels.

@@ -15,7 +15,7 @@ import (
 func (f *fixture) beginGiveBack(p payment.Payment) (approval.Cancel, payment.Payment) {
 	f.t.Helper()
 	c, p, e, err := f.BeginGiveBack(f.t.Context(), approval.GiveBack{
-		Payment: p, Amount: p.Amount, Balance: p.Amount, Reason: "may not stand", Actor: payment.ByRecovery, Lease: lease,
+		Payment: p, Amount: p.Amount, Reason: "may not stand", Actor: payment.ByRecovery, Lease: lease,
 	})
 	return c, applied(f.t, p, e, err)
 }

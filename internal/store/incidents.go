@@ -1,74 +1,12 @@
 package store
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"paymentd/internal/payment"
 )
-
-// Incident is a doubt that a machine may not decide. ResolvedAt is nil while it is open.
-type Incident struct {
-	ID         int64
-	Kind       payment.IncidentKind
-	OrderID    string
-	PaymentKey string
-	OpenedAt   time.Time
-	ResolvedAt *time.Time
-	ResolvedBy string
-	Action     string
-	Note       string
-	// Evidence is what was seen when it was opened, as JSON; later sightings do not change it.
-	Evidence json.RawMessage
-}
-
-// IncidentFilter chooses incidents; zero fields do not count.
-type IncidentFilter struct {
-	Kind payment.IncidentKind
-	// Open chooses those that are open, else all.
-	Open bool
-	// Before is the ID of the last incident of the page before; zero begins with the newest.
-	Before int64
-	Limit  int
-}
-
-// Incidents lists incidents, the newest first.
-func (s *Store) Incidents(ctx context.Context, f IncidentFilter) ([]Incident, error) {
-	sql := `SELECT id, kind, order_id, payment_key, opened_at, resolved_at, resolved_by, action, note, evidence
-		FROM incidents WHERE ($1 = '' OR kind = $1) AND ($2::bigint = 0 OR id < $2)`
-	if f.Open {
-		sql += ` AND resolved_at IS NULL`
-	}
-	return readAll(ctx, s, statement{"list incidents", sql + ` ORDER BY id DESC LIMIT $3`, []any{string(f.Kind), f.Before, f.Limit}},
-		pgx.RowToStructByPos[Incident])
-}
-
-// NewIncident is an incident to open, also for an approval that belongs to no payment of ours.
-type NewIncident struct {
-	Kind        payment.IncidentKind
-	PaymentKey  string
-	OrderID     string
-	PaymentID   int64
-	Reason      string
-	Observation payment.Observation
-}
-
-const openIncidentSQL = `INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
-	VALUES (NULLIF($1::bigint, 0), $2, $3, $4, $5::jsonb)
-	ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
-	RETURNING id`
-
-// OpenIncident opens an incident; NoRows: one of its kind is open for the payment, and keeps its evidence.
-func (s *Store) OpenIncident(ctx context.Context, n NewIncident) (id int64, e payment.Ending, err error) {
-	e, err = s.write(ctx, statement{"open incident", openIncidentSQL, []any{
-		n.PaymentID, n.PaymentKey, clean(n.OrderID), string(n.Kind), evidenceOf(n.Observation, n.Reason),
-	}}, func(row pgx.Row) error { return row.Scan(&id) })
-	return id, e, err
-}
 
 // evidence is what the gateway said, as kept with an event or incident: no card, no account, no buyer.
 type evidence struct {

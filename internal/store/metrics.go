@@ -22,7 +22,7 @@ type metrics struct {
 	payments, oldest, incidents, notices *prometheus.Desc
 
 	mu      sync.Mutex
-	figures Figures
+	figures figures
 	readAt  time.Time
 }
 
@@ -131,7 +131,7 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func (m *metrics) current() Figures {
+func (m *metrics) current() figures {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if time.Since(m.readAt) < figuresAge {

@@ -58,36 +58,14 @@ func (s *Store) FinishNotice(ctx context.Context, n payment.Notice, r payment.No
 	return err
 }
 
-const replayNoticesSQL = `WITH replayed AS (
-		UPDATE notices AS n SET state = 'queued', due_at = now(), fence = n.fence + 1, created_at = now()
-		WHERE n.state = 'dead' AND ($1::text[] = '{}' OR n.id::text = ANY($1::text[]))
-		RETURNING n.payment_id
-	), closed AS (
-		UPDATE incidents AS i SET resolved_at = now(), resolved_by = 'operator', action = 'replayed'
-		FROM replayed AS r WHERE i.payment_id = r.payment_id AND i.kind = 'dead_notice' AND i.resolved_at IS NULL
-	)
-	SELECT count(*) FROM replayed`
-
-// ReplayNotices queues dead notices again, those of the IDs or all of them, with their whole life before them, and
-// closes their incidents. It says how many.
-func (s *Store) ReplayNotices(ctx context.Context, ids ...string) (int, error) {
-	return s.count(ctx, "replay notices", replayNoticesSQL, append([]string{}, ids...))
-}
-
-// NoticeCounts says how many notices are queued and dead.
-func (s *Store) NoticeCounts(ctx context.Context) (map[payment.NoticeState]int64, error) {
-	f, err := s.Figures(ctx)
-	return f.Notices, err
-}
-
 // count runs a statement whose one row is a number.
 func (s *Store) count(ctx context.Context, noun, sql string, args ...any) (n int, err error) {
 	_, err = s.write(ctx, statement{noun, sql, args}, func(row pgx.Row) error { return row.Scan(&n) })
 	return n, err
 }
 
-// Figures are the numbers of the ledger that operators watch.
-type Figures struct {
+// figures are the numbers of the ledger that operators watch.
+type figures struct {
 	// Unfinished counts the PENDING and AWAITING_DEPOSIT payments.
 	Unfinished map[payment.Status]int64
 	// OldestPending is the age of the oldest PENDING payment since its reservation; 0 if there is none.
@@ -108,18 +86,9 @@ const figuresSQL = `SELECT 'payment' AS what, p.status AS name, count(*),
 	UNION ALL
 	SELECT 'notice', 'dead', count(*), 0 FROM notices AS n WHERE n.state = 'dead'`
 
-// Figures reads the figures now.
-func (s *Store) Figures(ctx context.Context) (Figures, error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return Figures{}, wrap("read figures", err)
-	}
-	defer conn.release()
-	return readFigures(ctx, conn)
-}
-
-func readFigures(ctx context.Context, conn *lentConn) (Figures, error) {
-	f := Figures{
+// readFigures reads the figures now.
+func readFigures(ctx context.Context, conn *lentConn) (figures, error) {
+	f := figures{
 		Unfinished: map[payment.Status]int64{payment.Pending: 0, payment.AwaitingDeposit: 0},
 		Incidents:  map[payment.IncidentKind]int64{},
 		Notices:    map[payment.NoticeState]int64{},

@@ -36,21 +36,18 @@ const releaseSQL = `WITH freed AS (
 // FAILED row for which Toss shows that all money went back gets its cancels recorded and lets its order go; one that
 // holds its order for a give back is looked at again until then.
 func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending, error) {
-	_, ending, err := s.release(ctx, r)
-	return ending, err
-}
-
-func (s *Store) release(ctx context.Context, r approval.Release) (payment.Payment, payment.Ending, error) {
 	p := r.Payment
 	if p.Status == payment.Failed && r.Observation.Returned() {
-		return s.EndGiveBack(ctx, approval.GiveBackEnd{
+		_, ending, err := s.EndGiveBack(ctx, approval.GiveBackEnd{
 			Payment: p, Done: true, Observation: r.Observation, Actor: r.Actor, Reason: r.Reason,
 		})
+		return ending, err
 	}
-	return s.writePayment(ctx, statement{"release payment", releaseSQL, []any{
+	_, ending, err := s.writePayment(ctx, statement{"release payment", releaseSQL, []any{
 		p.ID, p.Version, r.Park, nextLook(p, r.DueIn), r.Forget, r.NotSent, r.Sent, r.KeySpent, r.Told,
 		string(r.Incident), evidenceOf(r.Observation, r.Reason),
 	}})
+	return ending, err
 }
 
 const (

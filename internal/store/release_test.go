@@ -87,6 +87,25 @@ func TestReleaseRemembers(t *testing.T) {
 	}
 }
 
+// TestReleaseStays: an incident about a finished payment changes neither its state nor its second look.
+func TestReleaseStays(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	paid := f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByRecovery))
+	e, err := f.Release(t.Context(), approval.Release{
+		Payment: paid, DueIn: -1, Forget: true, Incident: payment.UnexpectedState, Actor: payment.BySync, Reason: "contradicts PAID",
+	})
+	if e != payment.Applied || err != nil {
+		t.Fatalf("%s, %v", e, err)
+	}
+	if q := f.row("pk_b"); q.Status != payment.Paid || !q.DueAt.Equal(paid.DueAt) {
+		t.Errorf("%+v", q)
+	}
+	if n := f.count("incidents WHERE kind = 'unexpected_state' AND resolved_at IS NULL"); n != 1 {
+		t.Errorf("%d incidents", n)
+	}
+}
+
 // TestReturnedFailure: balance 0 at Toss for a payment that failed here is recorded, also when its order was let go,
 // or the ledger would find the approval in no box.
 func TestReturnedFailure(t *testing.T) {

@@ -114,15 +114,8 @@ const settleResultSQL = `
 
 // Settle commits a move with its event, notices, cancels and incident in one statement. The returned payment is the
 // row after it. A move to FAILED needs the version; every other the state alone, so that news of an approval may come
-// from anybody, and a final state is never left by late news. Stay and Park record the incident and give the lease
-// back. A notice that cannot be written is left out, logged, and added by SweepMissingNotices.
+// from anybody, and a final state is never left by late news. A notice that cannot be written is left out, logged, and added by SweepMissingNotices.
 func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Payment, payment.Ending, error) {
-	if st.Action.Do != payment.Settle {
-		return s.release(ctx, approval.Release{
-			Payment: st.Payment, DueIn: -1, Park: st.Action.Do == payment.Park, Incident: st.Action.Incident, Told: st.Told,
-			Forget: !st.Payment.Status.Unfinished(), Actor: st.Actor, Reason: st.Action.Reason, Observation: st.Observation,
-		})
-	}
 	return s.record(ctx, moveOf(st))
 }
 

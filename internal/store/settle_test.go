@@ -346,7 +346,7 @@ func TestSettleForgedMark(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	a := f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
-	c, a, e, err := f.BeginGiveBack(t.Context(), approval.GiveBack{Payment: a, Amount: 1, Balance: 1, Lease: lease})
+	c, a, e, err := f.BeginGiveBack(t.Context(), approval.GiveBack{Payment: a, Amount: 1, Lease: lease})
 	applied(t, a, e, err)
 	b := f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByConfirm))
 	st := settlement(b, payment.Canceled, payment.ByRecovery)
@@ -482,28 +482,6 @@ func TestSettleForeignText(t *testing.T) {
 	}
 	if f.log.Len() > 0 {
 		t.Errorf("logged %s", f.log)
-	}
-}
-
-func TestSettleStayAndPark(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	p := f.reserved("a")
-	st := settlement(p, payment.Paid, payment.ByConfirm)
-	st.Action = payment.Action{Do: payment.Park, Incident: payment.Mismatch, Reason: "differs"}
-	q := f.settle(st)
-	if q.Status != payment.Pending || q.Leased || !q.DueAt.IsZero() || !ask[bool](f, "SELECT due_at = 'infinity' FROM payments") {
-		t.Errorf("parked: %+v", q)
-	}
-	paid := f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByRecovery))
-	st = settlement(paid, payment.Paid, payment.BySync)
-	st.Action = payment.Action{Do: payment.Stay, Incident: payment.UnexpectedState, Reason: "contradicts PAID"}
-	q = f.settle(st)
-	if q.Status != payment.Paid || !q.DueAt.Equal(paid.DueAt) {
-		t.Errorf("stays: %+v", q)
-	}
-	if n := f.count("incidents WHERE resolved_at IS NULL"); n != 2 {
-		t.Errorf("%d incidents", n)
 	}
 }
 

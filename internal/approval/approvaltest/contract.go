@@ -205,7 +205,7 @@ func (c *contract) release() {
 
 func (c *contract) giveBack() {
 	p := c.was(payment.Applied)(c.settle(c.reserved("a", time.Minute), payment.Failed, payment.FailExpired))
-	ask := approval.GiveBack{Payment: p, Amount: 1000, Balance: 1000, Reason: "contract", Actor: payment.ByRecovery, Lease: time.Minute}
+	ask := approval.GiveBack{Payment: p, Amount: 1000, Reason: "contract", Actor: payment.ByRecovery, Lease: time.Minute}
 	first, held, ending, err := c.store.BeginGiveBack(c.ctx, ask)
 	c.was(payment.Applied)(held, ending, err)
 	if !held.HoldsOrder || first.Sends != 1 || payment.CancelMark(payment.MarkedReason("", first.ID)) != first.ID {
