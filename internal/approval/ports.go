@@ -132,8 +132,8 @@ type Settlement struct {
 	Told bool
 }
 
-// LookAgainIn is the first delay after a doubt.
-const LookAgainIn = 5 * time.Second
+// LookAgainIn is payment.LookAgainIn.
+const LookAgainIn = payment.LookAgainIn
 
 // Release ends a holder's work on a row that stays where it is.
 type Release struct {

@@ -18,10 +18,15 @@ type Rules struct {
 }
 
 const (
+	// LookAgainIn is the first delay after a doubt.
+	LookAgainIn = 5 * time.Second
+	// DepositGrace is how long after its due date a virtual account may still receive a deposit.
+	DepositGrace = 24 * time.Hour
+)
+
+const (
 	// settleAfterSend is the least time between the last send and the verdict "it never arrived".
 	settleAfterSend = 5 * time.Minute
-	// depositGrace is how long after its due date a virtual account may still receive a deposit.
-	depositGrace = 24 * time.Hour
 	// crossingLook is when a payment that somebody else than its own confirm made PAID is looked at again,
 	// because a cancel of that confirm may cross.
 	crossingLook = 2 * time.Minute
@@ -176,7 +181,7 @@ func (r Rules) decideAwaiting(p Payment, o Observation, now time.Time) Action {
 	case o.Sighting == SeenAborted || o.Sighting == SeenExpired:
 		return fail(FailExpired, o, "no deposit")
 	case o.Sighting == SeenWaiting && p.VirtualAccount != nil && !p.VirtualAccount.DueDate.IsZero() &&
-		now.After(p.VirtualAccount.DueDate.Add(depositGrace)):
+		now.After(p.VirtualAccount.DueDate.Add(DepositGrace)):
 		return Action{Do: CancelDeposit, Reason: "deposit overdue"}
 	case o.Sighting == SeenWaiting:
 		return Action{Do: Wait, Reason: "waiting for the deposit"}

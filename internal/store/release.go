@@ -51,9 +51,8 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 }
 
 const (
-	firstLook, mostLook               = 5 * time.Second, 5 * time.Minute
+	mostLook                          = 5 * time.Minute
 	firstDepositLook, mostDepositLook = 10 * time.Minute, 6 * time.Hour
-	depositGrace                      = 24 * time.Hour
 )
 
 // nextLook is the delay until the next look at p: in, or if that is negative one that doubles with every look.
@@ -64,7 +63,7 @@ func nextLook(p payment.Payment, in time.Duration) time.Duration {
 	if p.Status == payment.AwaitingDeposit {
 		return depositLook(p.VirtualAccount, p.Looks, p.ReadAt)
 	}
-	return min(firstLook<<min(p.Looks, 10), mostLook)
+	return min(payment.LookAgainIn<<min(p.Looks, 10), mostLook)
 }
 
 // depositLook also looks when the account can no longer be paid into.
@@ -73,7 +72,7 @@ func depositLook(account *payment.VirtualAccount, looks int, now time.Time) time
 	if account == nil || account.DueDate.IsZero() {
 		return delay
 	}
-	if left := account.DueDate.Add(depositGrace).Sub(now); left > 0 && left < delay {
+	if left := account.DueDate.Add(payment.DepositGrace).Sub(now); left > 0 && left < delay {
 		return left
 	}
 	return delay

@@ -47,7 +47,7 @@ const settleSQL = `WITH old AS (
 			holds_order = CASE WHEN @to = 'FAILED' THEN old.owed ELSE true END,
 			due_at = CASE
 				WHEN @due::interval IS NOT NULL THEN now() + @due::interval
-				WHEN @to = 'FAILED' AND old.owed THEN now() + interval '5 seconds'
+				WHEN @to = 'FAILED' AND old.owed THEN now() + @soon::interval
 				WHEN p.status = @to AND NOT p.leased AND NOT @returned THEN p.due_at
 				ELSE NULL END,
 			maybe_sent = p.maybe_sent AND NOT @not_sent,
@@ -227,6 +227,7 @@ func (m move) args(bare bool) pgx.StrictNamedArgs {
 	}
 	return pgx.StrictNamedArgs{
 		"id": m.Payment.ID, "to": string(m.to), "from": m.from, "version": version, "returned": m.returned, "due": m.due,
+		"soon":     payment.LookAgainIn,
 		"not_sent": m.NotSent, "told": m.Told, "method": clean(o.Method), "approved_at": orNull(o.ApprovedAt),
 		"receipt_url": clean(o.ReceiptURL), "canceled_amount": m.canceled(), "account": accountOf(o.VirtualAccount),
 		"failure_code": string(failure.Code), "failure_gateway_code": clean(failure.GatewayCode),

@@ -100,7 +100,7 @@ func nextLook(row *payment.Payment, in time.Duration) time.Duration {
 	if in >= 0 {
 		return in
 	}
-	return min(approval.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
+	return min(payment.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
 }
 
 func (s *Store) schedule(row *payment.Payment, r approval.Release) {
