@@ -26,8 +26,8 @@ type Queue interface {
 	ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error)
 	// ListUnfinished pages through PENDING and AWAITING_DEPOSIT payments reserved longer ago than olderThan, by id.
 	ListUnfinished(ctx context.Context, olderThan time.Duration, limit int, after int64) ([]payment.Payment, error)
-	// ByOrder reads the payment that holds the order, else the last attempt.
-	ByOrder(ctx context.Context, orderID string) (payment.Payment, bool, error)
+	// Attempts reads all payments of the order, the oldest first.
+	Attempts(ctx context.Context, orderID string) ([]payment.Payment, error)
 }
 
 // Sweeper repairs what no due time leads to.

@@ -99,6 +99,20 @@ func (b *bench) leftover(n int, status payment.Status, ago time.Duration) paymen
 	})
 }
 
+// attempt stores one more attempt of order n under a key of its own.
+func (b *bench) attempt(n, key int, status payment.Status) {
+	b.leftover(key, status, time.Hour)
+	b.store.Change(fmt.Sprintf("key-%d", key), func(p *payment.Payment) { p.OrderID = fmt.Sprintf("order-%d", n) })
+}
+
+// approveAttempt makes the gateway hold its money.
+func (b *bench) approveAttempt(n, key int) {
+	b.gateway.Set(payment.Observation{
+		Sighting: payment.SeenDone, PaymentKey: fmt.Sprintf("key-%d", key), OrderID: fmt.Sprintf("order-%d", n),
+		Total: 1000, Balance: 1000, Currency: payment.KRW,
+	})
+}
+
 // approve makes the gateway hold the money of the n-th payment.
 func (b *bench) approve(n int) {
 	b.gateway.Set(payment.Observation{

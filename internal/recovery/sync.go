@@ -17,9 +17,10 @@ const (
 	syncPage  = 100
 )
 
-// Sync does recovery's work now, on an operator's word: for the named orders in whatever state, else for the
+// Sync does recovery's work now, on an operator's word: for all attempts of the named orders in whatever state, else for the
 // unfinished payments reserved longer ago than OlderThan. Payments that somebody works on are left alone and
-// reported as in_progress. With DryRun it only says what would happen.
+// reported as in_progress. With DryRun it only says what would happen. An error comes with the report of what was done
+// before it.
 func (r *Recovery) Sync(ctx context.Context, q payment.SyncRequest) (payment.SyncReport, error) {
 	if q.Limit <= 0 {
 		q.Limit = syncLimit
@@ -42,22 +43,26 @@ type syncRun struct {
 	report  payment.SyncReport
 }
 
+// named looks at every attempt of the orders: an earlier one may have been approved late. A read that fails ends the
+// reading, not the work on what was read before.
 func (s *syncRun) named(ctx context.Context) error {
 	var page []payment.Payment
+	defer func() { s.each(ctx, page) }()
 	// An order that is named twice would be found in progress by us ourselves.
-	ids := slices.Compact(slices.Sorted(slices.Values(s.request.OrderIDs)))
-	for _, id := range ids[:min(len(ids), s.request.Limit)] {
-		p, found, err := s.queue.ByOrder(ctx, id)
-		switch {
-		case err != nil:
-			return fmt.Errorf("read order: %w", err)
-		case !found:
-			s.add(payment.SyncResult{OrderID: id, Reason: "not_found"}, approval.DidError)
-		default:
-			page = append(page, p)
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(s.request.OrderIDs))) {
+		left := s.request.Limit - len(page) - s.report.Checked
+		if left <= 0 {
+			return nil
 		}
+		attempts, err := s.queue.Attempts(ctx, id)
+		if err != nil {
+			return fmt.Errorf("read attempts: %w", err)
+		}
+		if len(attempts) == 0 {
+			s.add(payment.SyncResult{OrderID: id, Reason: "not_found"}, approval.DidError)
+		}
+		page = append(page, attempts[:min(len(attempts), left)]...)
 	}
-	s.each(ctx, page)
 	return nil
 }
 

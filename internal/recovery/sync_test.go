@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +24,9 @@ func (b *bench) sync(q payment.SyncRequest) payment.SyncReport {
 
 func (b *bench) wantReport(got, want payment.SyncReport) {
 	b.Helper()
-	order := cmpopts.SortSlices(func(x, y payment.SyncResult) bool { return x.OrderID < y.OrderID })
+	order := cmpopts.SortSlices(func(x, y payment.SyncResult) int {
+		return strings.Compare(x.OrderID+string(x.Before)+x.Reason, y.OrderID+string(y.Before)+y.Reason)
+	})
 	if diff := cmp.Diff(want, got, order, cmpopts.EquateEmpty()); diff != "" {
 		b.Errorf("report (-want +got):\n%s", diff)
 	}
@@ -104,6 +107,54 @@ func TestSyncNamed(t *testing.T) {
 			b.Errorf("sends %v", sends)
 		}
 	})
+	attempts := func(b *bench) {
+		b.attempt(1, 10, payment.Failed) // approved late, after the buyer tried again
+		b.approveAttempt(1, 10)
+		b.attempt(1, 11, payment.Failed) // approved and canceled by hand at the gateway
+		b.gateway.Set(payment.Observation{Sighting: payment.SeenCanceled, PaymentKey: "key-11", OrderID: "order-1", Total: 1000,
+			Currency: payment.KRW, Cancels: []payment.GatewayCancel{{TransactionKey: "t", Amount: 1000}}})
+		b.attempt(1, 12, payment.Pending)
+		b.approveAttempt(1, 12)
+		b.leftover(2, payment.Pending, time.Hour)
+		b.approve(2)
+	}
+	inBubble(t, "every attempt of an order", func(b *bench) {
+		attempts(b)
+		b.wantReport(b.sync(payment.SyncRequest{OrderIDs: all[:2]}), payment.SyncReport{
+			Checked: 4, Paid: 2, Failed: 2,
+			Results: []payment.SyncResult{
+				moved("order-1", payment.Failed, payment.Failed, "approved after it failed here"),
+				moved("order-1", payment.Failed, payment.Failed, "as known"),
+				moved("order-1", payment.Pending, payment.Paid, "approved"),
+				moved("order-2", payment.Pending, payment.Paid, "approved"),
+			},
+		})
+		if o, _ := b.gateway.Truth("key-10"); !o.Returned() {
+			b.Errorf("the late approval was not given back: %+v", o)
+		}
+		if n := b.store.DoneCancelsOf("key-11"); n != 1 {
+			b.Errorf("%d cancels recorded", n)
+		}
+	})
+	inBubble(t, "limit counts attempts", func(b *bench) {
+		attempts(b)
+		if got := b.sync(payment.SyncRequest{OrderIDs: all[:2], Limit: 2, DryRun: true}); got.Checked != 2 {
+			b.Errorf("checked %d", got.Checked)
+		}
+	})
+	inBubble(t, "a read that fails later keeps the report of what was done", func(b *bench) {
+		attempts(b)
+		b.store.Script(approvaltest.Find, approvaltest.None(), approvaltest.None(), approvaltest.Not())
+		got, err := b.recovery.Sync(b.Context(), payment.SyncRequest{OrderIDs: []string{"order-1", "order-0", "order-2"}})
+		if err == nil {
+			b.Error("no error")
+		}
+		if got.Checked != 4 || got.Paid != 1 || got.Failed != 2 || got.Errors != 1 || len(got.Results) != 4 {
+			b.Errorf("report %+v", got)
+		}
+		b.wantRow(12, payment.Paid)
+		b.wantRow(2, payment.Pending)
+	})
 	inBubble(t, "canceled at the gateway", func(b *bench) {
 		b.leftover(1, payment.Paid, time.Hour)
 		b.gateway.Set(payment.Observation{Sighting: payment.SeenCanceled, PaymentKey: "key-1", OrderID: "order-1", Total: 1000, Currency: payment.KRW})
@@ -179,6 +230,17 @@ func TestSyncUnfinished(t *testing.T) {
 		b.mixed()
 		if got := b.sync(payment.SyncRequest{}); got.Checked != 3 || got.Waiting != 1 || got.Errors != 0 {
 			b.Errorf("report %+v", got)
+		}
+	})
+	inBubble(t, "a list that fails later keeps the report of what was done", func(b *bench) {
+		for n := range 150 {
+			b.leftover(n, payment.Pending, time.Hour)
+			b.approve(n)
+		}
+		b.store.Script(approvaltest.List, approvaltest.None(), approvaltest.Not())
+		got, err := b.recovery.Sync(b.Context(), payment.SyncRequest{})
+		if err == nil || got.Checked != 100 || got.Paid != 100 {
+			b.Errorf("checked %d, paid %d, %v", got.Checked, got.Paid, err)
 		}
 	})
 	inBubble(t, "the list fails", func(b *bench) {

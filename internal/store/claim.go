@@ -21,28 +21,20 @@ func (s *Store) ClaimDue(ctx context.Context, limit int, lease time.Duration) ([
 	return s.readPayments(ctx, "claim due payments", claimDueSQL, limit, lease)
 }
 
-// claim is the statement for the rows c that where names. A finished row keeps its time: a look that comes before its
-// second look must not replace it.
-func claim(where string) string {
-	return `UPDATE payments AS p
+// A finished row keeps its time: a look that comes before its second look must not replace it.
+const claimOneSQL = `UPDATE payments AS p
 	SET version = p.version + 1, looks = p.looks + 1,
 		leased = p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR COALESCE(p.due_at <= now(), false),
 		due_at = CASE WHEN p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR p.due_at <= now() THEN now() + $2::interval
 			ELSE p.due_at END
 	WHERE p.id IN (
-		SELECT c.id FROM payments AS c WHERE ` + where + ` AND (NOT c.leased OR c.due_at <= now()) ORDER BY c.id FOR UPDATE SKIP LOCKED)
+		SELECT c.id FROM payments AS c WHERE c.payment_key = $1 AND (NOT c.leased OR c.due_at <= now()) FOR UPDATE SKIP LOCKED)
 	RETURNING ` + columns
-}
 
 // ClaimOne leases one payment in whatever state for sync; a finished one is only fenced. NoRows: somebody works on it,
 // or it is not there.
 func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error) {
-	return s.writePayment(ctx, statement{"claim payment", claim(`c.payment_key = $1`), []any{paymentKey, lease}})
-}
-
-// ClaimOrders is ClaimOne for all payments of some orders. Those that are left out are in somebody's hands.
-func (s *Store) ClaimOrders(ctx context.Context, lease time.Duration, orderIDs ...string) ([]payment.Payment, error) {
-	return s.readPayments(ctx, "claim orders", claim(`c.order_id = ANY($1::text[]) AND (c.holds_order OR NOT c.holds_order)`), orderIDs, lease)
+	return s.writePayment(ctx, statement{"claim payment", claimOneSQL, []any{paymentKey, lease}})
 }
 
 // stuckSQL finds what no due loop would: parked rows whose incident is closed, leases longer than any holder's, and

@@ -117,18 +117,6 @@ func TestClaimOne(t *testing.T) {
 	}
 }
 
-func TestClaimOrders(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	f.reserved("leased")
-	f.inState("a", payment.Pending)
-	f.inState("b", payment.Canceled)
-	list, err := f.ClaimOrders(t.Context(), lease, "order_leased", "order_a", "order_b", "order_none")
-	if err != nil || len(list) != 2 {
-		t.Fatalf("%+v, %v", list, err)
-	}
-}
-
 func TestSweepStuck(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -336,8 +324,7 @@ func TestPlans(t *testing.T) {
 		{"take over", takeOverSQL, []any{1, 1, lease}},
 		{"by order", "SELECT " + columns + " FROM payments AS p WHERE " + ofOrder, []any{"o"}},
 		{"claim due", claimDueSQL, []any{1, lease}},
-		{"claim one", claim("c.payment_key = $1"), []any{"k", lease}},
-		{"claim orders", claim("c.order_id = ANY($1::text[]) AND (c.holds_order OR NOT c.holds_order)"), []any{[]string{"o"}, lease}},
+		{"claim one", claimOneSQL, []any{"k", lease}},
 		{"stuck", stuckSQL, []any{lease}},
 		{"missing notices", missingNoticesSQL, nil},
 		{"claim notices", claimNoticesSQL, []any{1, lease}},

@@ -56,25 +56,20 @@ func (s *Store) ListUnfinished(ctx context.Context, olderThan time.Duration, lim
 	return page, nil
 }
 
-// ByOrder implements recovery.Queue.
-func (s *Store) ByOrder(ctx context.Context, orderID string) (payment.Payment, bool, error) {
+// Attempts implements recovery.Queue.
+func (s *Store) Attempts(ctx context.Context, orderID string) ([]payment.Payment, error) {
 	if s.meet(ctx, Find).Fails {
-		return payment.Payment{}, false, ErrFault
+		return nil, ErrFault
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	best := s.holder(orderID)
+	var attempts []payment.Payment
 	for _, p := range s.rows {
-		if best == nil || p.OrderID == orderID && !best.HoldsOrder && p.ID > best.ID {
-			if p.OrderID == orderID {
-				best = p
-			}
+		if p.OrderID == orderID {
+			attempts = append(attempts, view(p))
 		}
 	}
-	if best == nil {
-		return payment.Payment{}, false, nil
-	}
-	return view(best), true, nil
+	return attempts, nil
 }
 
 // SweepMissingNotices implements recovery.Sweeper: it adds as many as MissNotices said.
