@@ -93,7 +93,7 @@ func TestResolve(t *testing.T) {
 			return row(payment.AwaitingDeposit, func(p *payment.Payment) {
 				p.VirtualAccount = &payment.VirtualAccount{DueDate: time.Now().Add(-25 * time.Hour)}
 			})
-		}, truth: payment.SeenWaiting, did: approval.DidGiveBack, status: payment.Failed, code: payment.FailGivenBack},
+		}, truth: payment.SeenWaiting, did: approval.DidGiveBack, status: payment.Failed, code: payment.FailExpired},
 	}
 	for _, test := range tests {
 		inBubble(t, test.name, func(r *rig) {
