@@ -30,6 +30,7 @@ var binary built
 func (b *built) path(t testing.TB) string {
 	t.Helper()
 	b.once.Do(func() {
+		//nolint:usetesting // all tests of the process share the binary
 		if b.dir, b.err = os.MkdirTemp("", "paymentd-test-"); b.err != nil {
 			return
 		}

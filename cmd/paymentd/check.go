@@ -21,11 +21,9 @@ const defaultResend = 2 * time.Minute
 
 // Deadline is D, the hard end of detached work: everything a confirm may wait for, one after the other.
 func (c Config) Deadline() time.Duration {
-	tries := time.Duration(c.RetryMax + 1)
-	retries := time.Duration(c.RetryMax)
-	d := tries*(c.RateWait+c.BulkheadWait+c.TossConfirmTimeout) +
-		retries*(c.RetryDelay+c.RetryDelay/2+c.TossLookupTimeout+c.DBAcquireTimeout) +
-		c.TossLookupTimeout + c.CommitWithin
+	try := c.RateWait + c.BulkheadWait + c.TossConfirmTimeout
+	retry := c.RetryDelay + c.RetryDelay/2 + c.TossLookupTimeout + c.DBAcquireTimeout + try
+	d := try + time.Duration(c.RetryMax)*retry + c.TossLookupTimeout + c.CommitWithin
 	if c.OnCommitFailure == "cancel" {
 		d += c.TossCancelTimeout
 	}

@@ -19,15 +19,15 @@ import (
 	"paymentd/migrations"
 )
 
-// parse reads flags; done says that help was asked for and shown. args must then be at most most.
-func parse(f *flag.FlagSet, args []string, out io.Writer, most int) (done bool, err error) {
+// parse reads flags; done says that help was asked for and shown. No command takes arguments behind its flags.
+func parse(f *flag.FlagSet, args []string, out io.Writer) (done bool, err error) {
 	f.SetOutput(out)
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return true, nil
 	case err != nil:
 		return true, errShown
-	case f.NArg() > most:
+	case f.NArg() > 0:
 		return true, fmt.Errorf("%s: too many arguments; see paymentd %s --help", f.Name(), f.Name())
 	}
 	return false, nil
@@ -44,7 +44,7 @@ func flags(name, about string, out io.Writer) *flag.FlagSet {
 
 func versionCommand(_ context.Context, args, _ []string, out io.Writer) error {
 	f := flags("version", "usage: paymentd version\n\nPrints the version of paymentd and of Go.\n", out)
-	if done, err := parse(f, args, out, 0); done {
+	if done, err := parse(f, args, out); done {
 		return err
 	}
 	fmt.Fprintf(out, "paymentd %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -60,7 +60,7 @@ func migrateCommand(ctx context.Context, args, environ []string, out io.Writer) 
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		verb, args = args[0], args[1:]
 	}
-	if done, err := parse(f, args, out, 0); done {
+	if done, err := parse(f, args, out); done {
 		return err
 	}
 	dsn, err := databaseURL(environ)
@@ -118,7 +118,7 @@ func healthCommand(ctx context.Context, args, environ []string, out io.Writer) e
 		"Asks /readyz of the private door (PAYMENTD_ADMIN_LISTEN); exits 0 if paymentd is ready.\n", out)
 	url := f.String("url", "", "ask this URL instead")
 	timeout := f.Duration("timeout", 3*time.Second, "longest wait")
-	if done, err := parse(f, args, out, 0); done {
+	if done, err := parse(f, args, out); done {
 		return err
 	}
 	if *url == "" {
@@ -153,7 +153,7 @@ func healthCommand(ctx context.Context, args, environ []string, out io.Writer) e
 func serveCommand(ctx context.Context, args, environ []string, out io.Writer) error {
 	f := flags("serve", serveHelp(), out)
 	check := f.Bool("check", false, "check the settings, print what follows from them, and exit")
-	if done, err := parse(f, args, out, 0); done {
+	if done, err := parse(f, args, out); done {
 		return err
 	}
 	c, err := loadConfig(environ)

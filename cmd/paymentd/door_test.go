@@ -33,7 +33,7 @@ func TestBadConfirm(t *testing.T) {
 		{name: "broken", body: body("")[:40], status: 400, code: "invalid_request", fields: []string{"body"}},
 		{name: "trailing", body: body("") + `{}`, status: 400, code: "invalid_request", fields: []string{"body"}},
 		{name: "duplicate", body: body(`,"amount":1`), status: 400, code: "invalid_request", fields: []string{"amount"}},
-		{name: "unknown field", body: body(`,"ammount":1`), status: 400, code: "invalid_request", fields: []string{"ammount"}},
+		{name: "unknown field", body: body(`,"total":1`), status: 400, code: "invalid_request", fields: []string{"total"}},
 		{name: "other case", body: body(`,"memberID":"m"`), status: 400, code: "invalid_request", fields: []string{"memberID"}},
 		{name: "nothing given", body: `{}`, status: 400, code: "invalid_request", fields: []string{"amount", "orderId", "paymentKey"}},
 		{name: "NUL", body: `{"paymentKey":"` + key + `","orderId":"order\u0000bad","amount":1}`, status: 400, code: "invalid_request", fields: []string{"orderId"}},

@@ -136,11 +136,11 @@ func (p *program) checkDurability(ctx context.Context) error {
 // run listens, works until ctx ends or a part fails, and stops in order: not ready, doors, running confirms,
 // loops; the caller closes the pools.
 func (p *program) run(ctx context.Context, public, private http.Handler, ready func(string, string)) error {
-	privateListener, err := net.Listen("tcp", p.config.AdminListen)
+	privateListener, err := new(net.ListenConfig).Listen(ctx, "tcp", p.config.AdminListen)
 	if err != nil {
 		return fmt.Errorf("private door (%sADMIN_LISTEN): %w", prefix, err)
 	}
-	publicListener, err := net.Listen("tcp", p.config.Listen)
+	publicListener, err := new(net.ListenConfig).Listen(ctx, "tcp", p.config.Listen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("public door (%sLISTEN): %w", prefix, err), privateListener.Close())
 	}

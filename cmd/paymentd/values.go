@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -19,11 +20,11 @@ func (Secret) String() string { return redacted }
 // GoString hides the value from %#v.
 func (Secret) GoString() string { return redacted }
 
+// MarshalJSON hides the value from encoders, slog's of a whole struct among them.
+func (Secret) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
+
 // LogValue hides the value from slog.
 func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
-
-// MarshalText hides the value from encoders.
-func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // Rate is N per period; the zero Rate is off.
 type Rate struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -73,9 +74,7 @@ func (f *fixture) send(t *testing.T, c call) *httptest.ResponseRecorder {
 	if c.secret != "" {
 		r.Header.Set("Authorization", "Bearer "+c.secret)
 	}
-	for name, values := range c.header {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, c.header)
 	w := httptest.NewRecorder()
 	f.ServeHTTP(w, r)
 	if !c.outside {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -119,9 +120,7 @@ func TestSpecCheckCatches(t *testing.T) {
 			w := httptest.NewRecorder()
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("X-Request-Id", "req-1")
-			for name, values := range test.header {
-				w.Header()[name] = values
-			}
+			maps.Copy(w.Header(), test.header)
 			w.WriteHeader(test.status)
 			_, _ = w.WriteString(test.body)
 			err := s.validate(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/payments/order-1", nil), w)

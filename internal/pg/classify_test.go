@@ -3,6 +3,7 @@ package pg
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 
@@ -119,9 +120,7 @@ func TestPaymentMustBeTheOneAskedFor(t *testing.T) {
 		fields := map[string]any{
 			"paymentKey": "k", "orderId": "order-1", "status": "DONE", "currency": "KRW", "totalAmount": 15000, "balanceAmount": 15000,
 		}
-		for k, v := range change {
-			fields[k] = v
-		}
+		maps.Copy(fields, change)
 		return encode(fields)
 	}
 	tests := []struct {
