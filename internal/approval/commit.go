@@ -40,13 +40,11 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		case payment.NoRows:
 			return w.fromMoved(ctx, st, until)
 		case payment.MaybeApplied:
-			q, found, readErr := w.store.Find(ctx, st.Payment.PaymentKey, "")
-			switch {
-			case readErr != nil || !found:
-				certainlyNot = false
-			case q.Version != st.Payment.Version || q.Status != payment.Pending:
+			seen, moved := w.reread(ctx, st.Payment)
+			if moved {
 				return w.fromMoved(ctx, st, until)
 			}
+			certainlyNot = certainlyNot && seen
 		case payment.NotApplied:
 		}
 		w.log.WarnContext(ctx, "commit the outcome", "order_id", st.Payment.OrderID, "to", string(st.Action.To),
@@ -59,6 +57,13 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		return w.compensate(ctx, st)
 	}
 	return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
+}
+
+// reread looks after a settle that may have been applied: seen and not moved means that it certainly was not.
+func (w *work) reread(ctx context.Context, p payment.Payment) (seen, moved bool) {
+	q, found, err := w.store.Find(ctx, p.PaymentKey, "")
+	seen = err == nil && found
+	return seen, seen && (q.Version != p.Version || q.Status != payment.Pending)
 }
 
 // fromMoved answers a settle whose guard matched nothing, which is no failure, from the row as it is now. While Toss

@@ -107,7 +107,7 @@ func TestDuplicatesElsewhere(t *testing.T) {
 		r.gateway.Set(done())
 		r.want(r.confirm(anOrder()), approved.again())
 		// The holder before may have a cancel under way.
-		if p := r.ends(payment.Paid, ""); p.DueAt.Sub(time.Now()) != 2*time.Minute {
+		if p := r.ends(payment.Paid, ""); time.Until(p.DueAt) != 2*time.Minute {
 			r.Errorf("the second look is at %s", p.DueAt)
 		}
 		r.wantSends(0)

@@ -174,6 +174,8 @@ func (r Rules) decideAwaiting(p Payment, o Observation, now time.Time) Action {
 	switch {
 	case o.Sighting == SeenDone:
 		return compare(p, o)
+	case o.Returned() && o.returnedByUs() && o.ApprovedAt.IsZero():
+		return fail(FailExpired, o, "canceled by us, nobody had paid")
 	case o.Returned() && o.returnedByUs():
 		return fail(FailGivenBack, o, "given back by us")
 	case o.Returned():

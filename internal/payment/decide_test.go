@@ -197,6 +197,7 @@ func TestDecideAwaitingDeposit(t *testing.T) {
 	runDecide(t, []decideCase{
 		{"DONE as ordered", open, full(payment.SeenDone), toPaid},
 		{"DONE, other amount", open, other(full(payment.SeenDone), "amount"), parked},
+		{"balance 0, ours, nobody had paid", open, neverPaid(returned(payment.SeenCanceled, ourReason)), failed(payment.FailExpired, "canceled by us, nobody had paid")},
 		{"balance 0, ours", open, returned(payment.SeenCanceled, ourReason), failed(payment.FailGivenBack, "given back by us")},
 		{
 			"balance 0, foreign", open, returned(payment.SeenPartlyCanceled, foreignReason),

@@ -123,6 +123,10 @@ var axes = []axis{
 		},
 	},
 	{
+		size: 2, label: words("it was paid", "nobody had paid"),
+		set: func(s *situation, v int) { s.saw.ApprovedAt = []time.Time{time.Unix(1, 0), {}}[v] },
+	},
+	{
 		size: 2, label: words("nothing returned before", "some returned before"),
 		set: func(s *situation, v int) { s.row.CanceledAmount = payment.Amount(v) * 5000 },
 	},

@@ -63,6 +63,7 @@ func full(s payment.Sighting) payment.Observation { return saw(s, 15000) }
 func returned(s payment.Sighting, reason string) payment.Observation {
 	o := saw(s, 0)
 	o.Cancels = []payment.GatewayCancel{{TransactionKey: "t-1", Amount: 15000, Reason: reason}}
+	o.ApprovedAt = time.Unix(1, 0)
 	return o
 }
 
@@ -87,5 +88,11 @@ func other(o payment.Observation, field string) payment.Observation {
 	case "balance":
 		o.Balance = 14999
 	}
+	return o
+}
+
+// neverPaid is a virtual account that was canceled before its deposit.
+func neverPaid(o payment.Observation) payment.Observation {
+	o.ApprovedAt = time.Time{}
 	return o
 }
