@@ -51,7 +51,7 @@ func (p *program) build() error {
 func (c Config) approval() approval.Settings {
 	return approval.Settings{
 		AnswerWithin: c.AnswerWithin, CommitWithin: c.CommitWithin, Deadline: c.Deadline(), Lease: c.Lease(),
-		CancelTimeout: c.TossCancelTimeout, KeepPending: c.OnUnavailable == "pending",
+		StatementTimeout: c.DBStatementTimeout, CancelTimeout: c.TossCancelTimeout, KeepPending: c.OnUnavailable == "pending",
 		CancelOnCommitFailure: c.OnCommitFailure == "cancel",
 		MemberCalls:           c.MemberLimit.N, MemberPeriod: c.MemberLimit.Per,
 		Rules: payment.Rules{

@@ -16,6 +16,9 @@ import (
 // leaseSlack is how much longer than its work a lease is.
 const leaseSlack = 2 * time.Second
 
+// maxLease bounds the lease: recovery takes a longer one for a mistake.
+const maxLease = 30 * time.Minute
+
 // defaultResend is how long an unanswered confirm may be sent again if nothing is set and the lease is short.
 const defaultResend = 2 * time.Minute
 
@@ -143,6 +146,7 @@ func (c Config) checkTimes(p *problems) {
 	least := c.Lease() + 2*c.RecoveryDueEvery
 	p.when(c.ResendWithin != nil && *c.ResendWithin > 0 && *c.ResendWithin < least, "RESEND_WITHIN",
 		"must be 0 or at least the lease plus two looks (%s): a confirm could never be sent again", least)
+	p.when(c.Lease() > maxLease, "TOSS_CONFIRM_TIMEOUT", "and the waits and retries add up to a lease of %s, more than %s", c.Lease(), maxLease)
 	p.when(c.ShutdownWithin != nil && *c.ShutdownWithin <= 0, "SHUTDOWN_WITHIN", "must be above 0")
 }
 

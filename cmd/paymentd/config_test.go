@@ -69,6 +69,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"rate in percent", "BREAKER_FAILURE_RATE=50", "PAYMENTD_BREAKER_FAILURE_RATE: must be above 0 and at most 1"},
 		{"not a rate at all", "BREAKER_FAILURE_RATE=NaN", "PAYMENTD_BREAKER_FAILURE_RATE: must be above 0 and at most 1"},
 		{"no trials", "BREAKER_HALF_OPEN_CALLS=0", "PAYMENTD_BREAKER_HALF_OPEN_CALLS: must be at least 1"},
+		{"endless lease", "TOSS_CONFIRM_TIMEOUT=20m", "PAYMENTD_TOSS_CONFIRM_TIMEOUT: and the waits and retries add up to a lease of"},
 		{"no burst", "RATE_BURST=0", "PAYMENTD_RATE_BURST: must be at least 1"},
 		{"negative bulkhead", "BULKHEAD=-1", "PAYMENTD_BULKHEAD: must not be negative"},
 		{"resend inside the lease", "RESEND_WITHIN=60s", "PAYMENTD_RESEND_WITHIN: must be 0 or at least"},

@@ -25,7 +25,7 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 	if w.leaseEnd.Before(until) {
 		until = w.leaseEnd
 	}
-	certainlyNot := true
+	var doubtAt time.Time
 	if w.takenOver && st.Action.To == payment.Paid {
 		// The holder before us may have a cancel under way.
 		st.Action.VerifyIn = payment.CrossingLook(payment.ByRecovery, payment.Paid)
@@ -40,11 +40,10 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 		case payment.NoRows:
 			return w.fromMoved(ctx, st, until)
 		case payment.MaybeApplied:
-			seen, moved := w.reread(ctx, st.Payment)
-			if moved {
+			doubtAt = time.Now()
+			if _, moved := w.reread(ctx, st.Payment); moved {
 				return w.fromMoved(ctx, st, until)
 			}
-			certainlyNot = certainlyNot && seen
 		case payment.NotApplied:
 		}
 		w.log.WarnContext(ctx, "commit the outcome", "order_id", st.Payment.OrderID, "to", string(st.Action.To),
@@ -53,13 +52,26 @@ func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
 			break
 		}
 	}
-	if certainlyNot && w.mayCancel(st) {
+	if w.mayCancel(st) && w.certainlyNot(ctx, st.Payment, doubtAt) {
 		return w.compensate(ctx, st)
 	}
 	return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
 }
 
-// reread looks after a settle that may have been applied: seen and not moved means that it certainly was not.
+// certainlyNot reports whether no try of a commit can be applied, now or later. A try that may have been (doubtAt is
+// its end) can still run at the server until the statement time-out: only a look after that proves it.
+func (w *work) certainlyNot(ctx context.Context, p payment.Payment, doubtAt time.Time) bool {
+	if doubtAt.IsZero() {
+		return true
+	}
+	if time.Since(doubtAt) < w.set.StatementTimeout {
+		return false
+	}
+	seen, moved := w.reread(ctx, p)
+	return seen && !moved
+}
+
+// reread looks whether somebody, or a try of ours whose answer was lost, moved the payment.
 func (w *work) reread(ctx context.Context, p payment.Payment) (seen, moved bool) {
 	q, found, err := w.store.Find(ctx, p.PaymentKey, "")
 	seen = err == nil && found

@@ -208,6 +208,27 @@ func TestCancelOnCommitFailure(t *testing.T) {
 		r.want(r.confirm(anOrder()), givenBack)
 		wantCancels(r, 1)
 	}, cancelOnFailure)
+	withStatements := func(d time.Duration) func(*approval.Settings) {
+		return func(s *approval.Settings) { s.StatementTimeout = d }
+	}
+	inBubble(t, "broken off a moment ago: it may still run at the server, so no cancel", func(r *rig) {
+		r.store.Always(approvaltest.Settle, approvaltest.Maybe())
+		r.want(r.confirm(anOrder()), unknown)
+		wantCancels(r, 0)
+	}, cancelOnFailure, withStatements(5*time.Second))
+	inBubble(t, "broken off long ago and pending still: one cancel", func(r *rig) {
+		r.store.Script(approvaltest.Settle, approvaltest.Maybe())
+		r.store.Always(approvaltest.Settle, approvaltest.Not())
+		r.want(r.confirm(anOrder()), givenBack)
+		wantCancels(r, 1)
+	}, cancelOnFailure, withStatements(5*time.Second))
+	inBubble(t, "broken off long ago and not readable: no cancel", func(r *rig) {
+		r.store.Script(approvaltest.Settle, approvaltest.Maybe())
+		r.store.Always(approvaltest.Settle, approvaltest.Not())
+		r.store.Always(approvaltest.Find, approvaltest.Not())
+		r.want(r.confirm(anOrder()), unknown)
+		wantCancels(r, 0)
+	}, cancelOnFailure, withStatements(5*time.Second))
 	inBubble(t, "what is left of a partly canceled approval", func(r *rig) {
 		o := seen(payment.SeenPartlyCanceled)
 		o.Balance = 5000

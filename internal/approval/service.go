@@ -16,6 +16,8 @@ type Settings struct {
 	AnswerWithin, CommitWithin time.Duration
 	// Deadline is D, the hard end of detached work; Lease is longer than it.
 	Deadline, Lease time.Duration
+	// StatementTimeout is how long a statement whose answer was lost may still run at the server.
+	StatementTimeout time.Duration
 	// CancelTimeout is what one cancel at Toss may take.
 	CancelTimeout time.Duration
 	// KeepPending saves a payment that could not be sent instead of failing it (ON_UNAVAILABLE=pending).

@@ -77,7 +77,7 @@ func (r Rules) Decide(p Payment, o Observation, now time.Time) Action {
 	case Paid:
 		return decidePaid(p, o)
 	case Failed:
-		return decideFailed(o)
+		return decideFailed(p, o)
 	case Canceled:
 		return decideCanceled(o)
 	default:
@@ -212,8 +212,11 @@ func decidePaid(p Payment, o Observation) Action {
 	}
 }
 
-func decideFailed(o Observation) Action {
+func decideFailed(p Payment, o Observation) Action {
 	switch {
+	case (o.Charged() || o.Sighting == SeenWaiting) && (o.PaymentKey != p.PaymentKey || o.OrderID != p.OrderID):
+		// The money of another order, of another system of the merchant: not ours to give back.
+		return Action{Do: Stay, Incident: Mismatch, Reason: "the approval is of another order"}
 	case o.Charged():
 		return Action{Do: GiveBack, Reason: "approved after it failed here"}
 	case o.Sighting == SeenWaiting:

@@ -225,6 +225,18 @@ func TestDecideAwaitingDeposit(t *testing.T) {
 	})
 }
 
+// TestDecideFailedOfAnotherOrder: another system of the merchant had the paymentKey approved for an order of its own;
+// giving that back would take another buyer's money away.
+func TestDecideFailedOfAnotherOrder(t *testing.T) {
+	t.Parallel()
+	p := payment.Payment{PaymentKey: "key-1", OrderID: "order-1", Amount: 15000, Currency: payment.KRW, Status: payment.Failed}
+	for _, s := range []payment.Sighting{payment.SeenDone, payment.SeenPartlyCanceled, payment.SeenWaiting} {
+		if a := rules.Decide(p, other(full(s), "orderId"), now); a.Do != payment.Stay || a.Incident != payment.Mismatch {
+			t.Errorf("%s of another order: %+v", s, a)
+		}
+	}
+}
+
 // TestDecideFailed: what is consistent with FAILED is no incident, also where the table is silent.
 func TestDecideFailed(t *testing.T) {
 	t.Parallel()

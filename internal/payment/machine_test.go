@@ -105,8 +105,11 @@ var axes = []axis{
 		set: func(s *situation, v int) { s.saw.Balance = []payment.Amount{0, 5000, s.saw.Total}[v] },
 	},
 	{
-		size: 2, label: words("as ordered", "differs from the order"),
+		size: 3, label: words("as ordered", "differs from the order", "of another order"),
 		set: func(s *situation, v int) {
+			if v == 2 {
+				s.saw = other(s.saw, "orderId")
+			}
 			if v == 1 {
 				whole := s.saw.Balance == s.saw.Total
 				s.saw = other(s.saw, "amount")

@@ -123,8 +123,11 @@ var invariants = []struct {
 	{"the guard of the SQL lets every settle through", func(s situation, a payment.Action) bool {
 		return a.Do != payment.Settle || slices.Contains(payment.SettleFrom(a.To), s.row.Status)
 	}},
-	{"FAILED and charged: give back", func(s situation, a payment.Action) bool {
-		return s.row.Status != payment.Failed || s.saw.Charged() == (a.Do == payment.GiveBack)
+	{"FAILED and charged for our order: give back", func(s situation, a payment.Action) bool {
+		return s.row.Status != payment.Failed || (s.saw.Charged() && !foreign(s)) == (a.Do == payment.GiveBack)
+	}},
+	{"nothing of another order is given back or canceled", func(s situation, a payment.Action) bool {
+		return s.row.Status != payment.Failed || !foreign(s) || a.Do == payment.Stay
 	}},
 	{"only FAILED gives back", func(s situation, a payment.Action) bool {
 		return a.Do != payment.GiveBack || s.row.Status == payment.Failed
@@ -189,6 +192,11 @@ var invariants = []struct {
 	}},
 }
 
+// foreign is an observation of another payment or order.
+func foreign(s situation) bool {
+	return s.saw.PaymentKey != s.row.PaymentKey || s.saw.OrderID != s.row.OrderID
+}
+
 func TestDecideProduct(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -249,7 +257,7 @@ func TestDecideIncidents(t *testing.T) {
 				t.Fatalf("%s and %s: %+v", s.row.Status, s.saw.Sighting, a)
 			}
 		case a.Incident == payment.Mismatch || a.Incident == payment.UnexpectedState:
-			if s.row.Status == payment.Failed || silent && s.row.Status != "REFUNDED" {
+			if s.row.Status == payment.Failed && !foreign(s) || silent && s.row.Status != "REFUNDED" {
 				t.Fatalf("%s and %s: %+v", s.row.Status, s.saw.Sighting, a)
 			}
 		case a.Incident != "":

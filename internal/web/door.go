@@ -17,8 +17,11 @@ import (
 	"paymentd/internal/payment"
 )
 
-// defaultBodyWithin is Options.BodyWithin when that is 0.
-const defaultBodyWithin = 5 * time.Second
+// What Options.BodyWithin and Options.WriteWithin are when they are 0.
+const (
+	defaultBodyWithin  = 5 * time.Second
+	defaultWriteWithin = 10 * time.Second
+)
 
 // Handler answers a request or returns an error, which becomes a problem: a *payment.Error by its code, any
 // other error as 500 with a fixed text. A handler that has begun to answer returns nil or logs nothing more.
@@ -41,16 +44,19 @@ type Options struct {
 	Quiet []string
 	// BodyWithin bounds how long a client may take to send its body; 0 means 5 s.
 	BodyWithin time.Duration
+	// WriteWithin bounds how long a client may take to read a piece of an answer; 0 means 10 s.
+	WriteWithin time.Duration
 }
 
 // Door is one listener's set of routes, with what every route of it needs.
 type Door struct {
-	log        *slog.Logger
-	metrics    *Metrics
-	keys       []Key
-	quiet      []string
-	bodyWithin time.Duration
-	router     *chi.Mux
+	log         *slog.Logger
+	metrics     *Metrics
+	keys        []Key
+	quiet       []string
+	bodyWithin  time.Duration
+	writeWithin time.Duration
+	router      *chi.Mux
 }
 
 // NewDoor makes a door without routes; it refuses missing parts.
@@ -59,7 +65,7 @@ func NewDoor(o Options) (*Door, error) {
 		return nil, errors.New("door: log, metrics and at least one key are required")
 	}
 	d := &Door{log: o.Log, metrics: o.Metrics, keys: o.Keys, quiet: o.Quiet, router: chi.NewRouter()}
-	d.bodyWithin = cmp.Or(o.BodyWithin, defaultBodyWithin)
+	d.bodyWithin, d.writeWithin = cmp.Or(o.BodyWithin, defaultBodyWithin), cmp.Or(o.WriteWithin, defaultWriteWithin)
 	d.router.NotFound(d.answer(func(http.ResponseWriter, *http.Request) error {
 		return &payment.Error{Code: payment.CodeNotFound, Public: "There is no such route."}
 	}))
@@ -99,11 +105,14 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := context.WithValue(r.Context(), eventKey{}, e)
 	ctx = context.WithValue(ctx, chi.RouteCtxKey, routing)
 	r = r.WithContext(ctx)
-	out := &recorder{ResponseWriter: w}
+	control := http.NewResponseController(w)
+	out := &recorder{ResponseWriter: w, control: control, writeWithin: d.writeWithin}
+	// The deadline of the answer before on this connection.
+	_ = control.SetWriteDeadline(time.Time{})
 	out.Header().Set("X-Request-Id", e.RequestID)
 	if r.ContentLength != 0 {
 		// A body that trickles in must not hold the connection; net/http lifts the deadline at its end.
-		_ = http.NewResponseController(w).SetReadDeadline(e.ArrivedAt.Add(d.bodyWithin))
+		_ = control.SetReadDeadline(e.ArrivedAt.Add(d.bodyWithin))
 	}
 	defer func() {
 		fault := recover()
@@ -194,7 +203,9 @@ func isAbort(fault any) bool {
 // recorder remembers what was answered.
 type recorder struct {
 	http.ResponseWriter
-	status int
+	control     *http.ResponseController
+	writeWithin time.Duration
+	status      int
 }
 
 // Unwrap is for http.ResponseController.
@@ -208,11 +219,12 @@ func (w *recorder) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write implies 200 as net/http does.
+// Write implies 200 as net/http does. A client that does not read must not hold the connection.
 func (w *recorder) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.writeWithin))
 	return w.ResponseWriter.Write(b)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +280,37 @@ func TestSlowBody(t *testing.T) {
 	body, _ := io.ReadAll(answer.Body)
 	if answer.StatusCode != 400 || !strings.Contains(string(body), `{"field":"body","reason":"did not arrive whole and in time"}`) {
 		t.Errorf("%d %s", answer.StatusCode, body)
+	}
+}
+
+// TestSlowReader: a client that asks and never reads is dropped, so that it cannot hold a goroutine or a stop for ever.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	ended := make(chan error, 1)
+	f.Open(http.MethodGet, "/", func(w http.ResponseWriter, _ *http.Request) error {
+		for {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				ended <- err
+				return nil
+			}
+		}
+	})
+	server := httptest.NewServer(f)
+	defer server.Close()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the write ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the write never ended")
 	}
 }
 

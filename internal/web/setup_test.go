@@ -38,7 +38,7 @@ func setup(t *testing.T) fixture {
 	f := fixture{log: &logBuffer{}, reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewJSONHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	f.Door, err = web.NewDoor(web.Options{
-		Log: log, Metrics: web.NewMetrics(f.reg), Keys: keys, Quiet: []string{"/quiet"}, BodyWithin: 50 * time.Millisecond,
+		Log: log, Metrics: web.NewMetrics(f.reg), Keys: keys, Quiet: []string{"/quiet"}, BodyWithin: 50 * time.Millisecond, WriteWithin: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
