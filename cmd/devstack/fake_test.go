@@ -66,6 +66,11 @@ func fakePaymentd(ctx context.Context) error {
 		canceled_amount bigint, holds_order bool, version int, maybe_sent bool, due_at timestamptz)`); err != nil {
 		return err
 	}
+	var found int
+	if err := db.QueryRow(ctx, "SELECT count(*) FROM payments").Scan(&found); err != nil {
+		return err
+	}
+	note("found", found)
 	private := http.NewServeMux()
 	private.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
 	public := http.NewServeMux()

@@ -38,14 +38,26 @@ curl -s {control}/faults -d '[{"op":"confirm","hang":true,"work":"do"}]'
 curl -i {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
   -H 'Content-Type: application/json' -d '{"paymentKey":"{nextkey}","orderId":"{nextorder}","amount":{amount}}'
 
-# The gateway is well again: recovery settles what is open by itself, or at once when asked.
+# The gateway is well again: recovery settles what is open by itself. Sync does it when asked, but answers in_progress
+# as long as the call that hangs holds the payment: up to 15 s (TOSS_CONFIRM_TIMEOUT). Then ask again.
 curl -s -X DELETE {control}/faults
 curl -s {public}/payments/sync -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{}'
 curl -s {public}/payments/{nextorder} -H 'Authorization: Bearer {checkout}'
 
-# The gateway is gone: enough refused calls open the breaker (true brings it back).
+# The gateway is gone: ten failures open the breaker, and the rest is answered 503 without a try.
 curl -s {control}/listen -d '{"up":false}'
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+  curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
+    -H 'Content-Type: application/json' -d '{"paymentKey":"{nextkey}_'$i'","orderId":"{nextorder}_'$i'","amount":{amount}}'
+done
+curl -s {private}/metrics | grep breaker_state
+
+# The gateway is back: after 30 s trials go out with the next confirms, and the breaker closes when they end well.
 curl -s {control}/listen -d '{"up":true}'
+
+# The breaker by hand: "open" keeps all confirms away, "none" lets trials decide.
+curl -s {private}/breaker -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{"force":"open"}'
+curl -s {private}/breaker -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{"force":"none"}'
 
 # Inside.
 curl -s {private}/readyz

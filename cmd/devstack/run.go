@@ -15,9 +15,9 @@ import (
 
 // flags of the command line.
 type flags struct {
-	once, fresh, verbose bool
-	port                 int
-	data, bin            string
+	once, keep, fresh, verbose bool
+	port                       int
+	data, bin                  string
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -25,14 +25,19 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set := flag.NewFlagSet("devstack", flag.ContinueOnError)
 	set.SetOutput(out)
 	set.BoolVar(&f.once, "once", false, "stop after the payment, with status 0 if it was confirmed")
-	set.BoolVar(&f.fresh, "fresh", false, "drop the data kept from earlier runs")
+	set.BoolVar(&f.keep, "keep", false, "keep the payments of the last run; the simulator has forgotten them")
+	set.BoolVar(&f.fresh, "fresh", false, "drop the whole PostgreSQL of earlier runs, not only its database")
 	set.BoolVar(&f.verbose, "verbose", false, "logs of paymentd and tosssim to the terminal instead of files")
 	set.IntVar(&f.port, "port", 0, "`port` of paymentd's public door (default 8080, or a free one if that is taken)")
-	set.StringVar(&f.data, "data", "", "`folder` for the database and the logs, kept for the next run (default: in the cache)")
+	set.StringVar(&f.data, "data", "", "`folder` for PostgreSQL and the logs (default: in the cache)")
 	set.StringVar(&f.bin, "bin", "", "`folder` with paymentd and tosssim (default: where devstack is, else built into ./bin)")
 	set.Usage = func() {
 		fmt.Fprint(out, `devstack starts a private PostgreSQL, the Toss simulator and paymentd, confirms one payment, prints what
 happened with curl lines to go on, and stays up until Ctrl-C.
+
+Each run begins with an empty database, because the simulator begins with an empty ledger. PostgreSQL itself is kept
+between runs and starts fast. With --keep the payments stay too: those of earlier runs are known here and not at the
+simulator, which answers lookups of them with 404 and shows no approvals for them.
 
 PAYMENTD_ variables of the environment reach paymentd: PAYMENTD_ANSWER_WITHIN=2s devstack
 
@@ -48,6 +53,9 @@ Flags:
 	}
 	if f.port < 0 || f.port > 65535 {
 		return f, fmt.Errorf("--port %d: must be between 1 and 65535", f.port)
+	}
+	if f.keep && f.fresh {
+		return f, errors.New("--keep and --fresh contradict each other")
 	}
 	return f, nil
 }

@@ -41,6 +41,14 @@ func lines(t *testing.T, path string) []string {
 	return strings.Fields(string(text))
 }
 
+// skipShort skips what starts a PostgreSQL.
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() && os.Getenv("PAYMENTD_REQUIRE_DB") != "1" {
+		t.Skip("needs PostgreSQL; -short")
+	}
+}
+
 // leftRunning lists the stack's processes that still run.
 func leftRunning(t *testing.T, data string) (left []string) {
 	t.Helper()
@@ -60,6 +68,7 @@ func leftRunning(t *testing.T, data string) (left []string) {
 }
 
 func TestOnce(t *testing.T) {
+	skipShort(t)
 	data, bin := dataDir(t), fakes(t, "")
 	for _, name := range []string{"cold", "warm"} {
 		var out strings.Builder
@@ -84,6 +93,33 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// TestKeep: a run begins without the payments of the one before, which the simulator has forgotten, unless told to keep
+// them.
+func TestKeep(t *testing.T) {
+	skipShort(t)
+	data, bin := dataDir(t), fakes(t, "")
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"first", nil, "0"},
+		{"again", nil, "0"},
+		{"keep", []string{"--keep"}, "1"},
+		{"keep again", []string{"--keep"}, "2"},
+		{"fresh", []string{"--fresh"}, "0"},
+	} {
+		var out strings.Builder
+		if err := run(t.Context(), append([]string{"--once", "--data", data, "--bin", bin}, tt.args...), &out); err != nil {
+			t.Fatalf("%s: %v\n%s", tt.name, err, out.String())
+		}
+		found := lines(t, filepath.Join(data, "found"))
+		if got := found[len(found)-1]; got != tt.want {
+			t.Errorf("%s: paymentd found %s payments, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 // untilPrinted ends a context when the text has been printed.
 type untilPrinted struct {
 	mu   sync.Mutex
@@ -103,6 +139,7 @@ func (u *untilPrinted) Write(p []byte) (int, error) {
 }
 
 func TestStaysUpUntilInterrupted(t *testing.T) {
+	skipShort(t)
 	data := dataDir(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -110,7 +147,7 @@ func TestStaysUpUntilInterrupted(t *testing.T) {
 	if err := run(ctx, []string{"--data", data, "--bin", fakes(t, "")}, out); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.all.String(); strings.Contains(text, "{public}") ||
+	if text := out.all.String(); strings.Contains(text, "{public}") || strings.Contains(text, "{next") ||
 		!strings.Contains(text, "/payments/sync") || !strings.Contains(text, operatorKey) {
 		t.Errorf("guide:\n%s", text)
 	}
@@ -120,6 +157,7 @@ func TestStaysUpUntilInterrupted(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
+	skipShort(t)
 	for _, tt := range []struct {
 		name, fault string
 		want        []string
@@ -149,6 +187,7 @@ func TestFailures(t *testing.T) {
 
 // TestKilled: devstack can clean nothing up after SIGKILL, and still leaves nothing running; the next start works.
 func TestKilled(t *testing.T) {
+	skipShort(t)
 	data, bin := dataDir(t), fakes(t, "")
 	cmd := exec.Command(os.Args[0], "--data", data, "--bin", bin)
 	cmd.Env = append(os.Environ(), "DEVSTACK_TEST_ROLE=devstack")
@@ -192,6 +231,7 @@ func TestParse(t *testing.T) {
 	}{
 		{"argument", []string{"up"}, `unexpected argument "up"`},
 		{"port", []string{"--port", "70000"}, "between 1 and 65535"},
+		{"keep and fresh", []string{"--keep", "--fresh"}, "contradict"},
 		{"flag", []string{"--nosuch"}, "not defined"},
 		{"help", []string{"--help"}, flag.ErrHelp.Error()},
 	} {

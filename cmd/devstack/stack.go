@@ -66,7 +66,10 @@ func (s *stack) up(ctx context.Context) error {
 		return err
 	}
 	if err := s.answers(ctx, s.paymentd, "paymentd", "http://"+s.private+"/readyz"); err != nil {
-		return fmt.Errorf("%w\n(if data of an earlier version is in the way: --fresh drops it)", err)
+		if s.keep {
+			err = fmt.Errorf("%w\n(data of an earlier version may be in the way: without --keep it is dropped)", err)
+		}
+		return err
 	}
 	s.say("paymentd on http://%s, private door http://%s", s.public, s.private)
 	return nil
@@ -89,7 +92,14 @@ func (s *stack) startPostgres(ctx context.Context) error {
 	}
 	bins := s.postgres.Binaries()
 	s.say("PostgreSQL %d (%s, %s) on 127.0.0.1:%d", bins.Major, bins.Source, bins.Dir, s.postgres.Port())
-	return s.postgres.Cluster().Create(ctx, database)
+	cluster := s.postgres.Cluster()
+	if !s.keep {
+		// The simulator has forgotten the payments of the last run: kept here, they would be replayed without an approval.
+		if err := cluster.Drop(ctx, database); err != nil {
+			return err
+		}
+	}
+	return cluster.Create(ctx, database)
 }
 
 // choosePorts takes the documented ports where they are free, so that pasted lines keep working.
@@ -234,7 +244,7 @@ func (s *stack) down() error {
 	}
 	if s.postgres != nil {
 		errs = append(errs, s.postgres.Stop())
-		s.say("stopped: %s; the data stays in %s", strings.Join(append(stopped, "PostgreSQL"), ", "), s.data)
+		s.say("stopped: %s; logs, and the data for --keep, are in %s", strings.Join(append(stopped, "PostgreSQL"), ", "), s.data)
 	}
 	return errors.Join(errs...)
 }
