@@ -14,8 +14,8 @@ import (
 type Server struct {
 	*Simulator
 	mu      sync.Mutex
-	public  *http.Server // nil while the port is closed
-	control *http.Server
+	public  *port // nil while it is closed
+	control *port
 	addr    string
 	ctrl    string
 	closed  bool
@@ -32,7 +32,7 @@ func (s *Simulator) Listen(ctx context.Context, addr, controlAddr string) (*Serv
 	v := &Server{Simulator: s, addr: addr, ctrl: control.Addr().String(), done: make(chan struct{})}
 	v.control = serve(control, s.Control())
 	if err := v.open(time.Time{}); err != nil {
-		_ = v.control.Close()
+		_ = v.control.close()
 		return nil, err
 	}
 	s.gate.Store(v)
@@ -44,10 +44,37 @@ func (s *Simulator) Listen(ctx context.Context, addr, controlAddr string) (*Serv
 	return v, nil
 }
 
-func serve(l net.Listener, h http.Handler) *http.Server {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = srv.Serve(l) }() // returns when the server is closed
-	return srv
+// port is a listening socket and the server behind it.
+type port struct {
+	server *http.Server
+	closed chan struct{} // when the socket is
+}
+
+func serve(l net.Listener, h http.Handler) *port {
+	p := &port{&http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}, make(chan struct{})}
+	go func() {
+		defer close(p.closed)
+		_ = p.server.Serve(l) // returns when the server is closed, having closed the socket
+	}()
+	return p
+}
+
+// close breaks all connections. The server closes only a socket that Serve has begun with; else Serve does it itself,
+// later, and until then dials are accepted.
+func (p *port) close() error {
+	err := p.server.Close()
+	<-p.closed
+	return err
+}
+
+// shutdown lets calls finish until ctx ends.
+func (p *port) shutdown(ctx context.Context) error {
+	err := p.server.Shutdown(ctx)
+	<-p.closed
+	if err != nil {
+		return p.server.Close()
+	}
+	return nil
 }
 
 // open listens on the public address, trying until the time given: a port that was ours may be taken for a moment.
@@ -76,7 +103,7 @@ func (v *Server) SetListening(up bool) error {
 	case up && v.public == nil:
 		return v.open(time.Now().Add(2 * time.Second))
 	case !up && v.public != nil:
-		err := v.public.Close()
+		err := v.public.close()
 		v.public = nil
 		return err
 	}
@@ -109,12 +136,9 @@ func (v *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var errs []error
-	for _, srv := range []*http.Server{v.public, v.control} {
-		if srv == nil {
-			continue
-		}
-		if srv.Shutdown(ctx) != nil {
-			errs = append(errs, srv.Close())
+	for _, p := range []*port{v.public, v.control} {
+		if p != nil {
+			errs = append(errs, p.shutdown(ctx))
 		}
 	}
 	return errors.Join(errs...)
