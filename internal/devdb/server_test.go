@@ -50,6 +50,7 @@ func dataDir(t *testing.T) string {
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
+	skipShort(t)
 	s, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +211,7 @@ func TestStartRefuses(t *testing.T) {
 
 // TestParentKilled: a SIGKILL of the parent, which can run no clean-up, leaves no server and no temporary folder.
 func TestParentKilled(t *testing.T) {
+	skipShort(t)
 	t.Parallel()
 	parent := func(t *testing.T, dir string) (pid int, root string) {
 		cmd := exec.Command(os.Args[0])

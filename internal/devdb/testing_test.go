@@ -26,6 +26,7 @@ func migration(hash string, runs *atomic.Int32) Migration {
 }
 
 func TestNewGivesEachTestItsOwnDatabase(t *testing.T) {
+	skipShort(t)
 	t.Parallel()
 	var runs atomic.Int32
 	m := migration(t.Name(), &runs)
@@ -98,6 +99,7 @@ func TestDatabaseIsDroppedUnlessTheTestFailed(t *testing.T) {
 }
 
 func TestTemplate(t *testing.T) {
+	skipShort(t)
 	t.Parallel()
 	cluster, err := shared.open(t.Context())
 	if err != nil {
