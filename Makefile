@@ -22,10 +22,10 @@ export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 help: ## list the targets
 	@printf 'usage: make <target> [NAME=value]\n\n'
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@printf '\n  make run needs Go and nothing else; the rest is fetched when it is missing.\n'
+	@printf '\n  make run needs Go, make and git; the rest is fetched when it is missing.\n'
 
 .PHONY: run
-run: build ## start PostgreSQL, the Toss simulator and paymentd, confirm one payment, stay up (Ctrl-C ends all)
+run: build ## start PostgreSQL, the Toss simulator and paymentd, confirm one payment, stay up (ARGS=--help: flags)
 	@exec ./bin/devstack $(ARGS)
 
 .PHONY: setup

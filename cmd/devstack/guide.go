@@ -44,13 +44,13 @@ curl -s -X DELETE {control}/faults
 curl -s {public}/payments/sync -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{}'
 curl -s {public}/payments/{nextorder} -H 'Authorization: Bearer {checkout}'
 
-# The gateway is gone: ten failures open the breaker, and the rest is answered 503 without a try.
+# The gateway is gone: after some failures the breaker opens, and the rest is answered 503 without a try.
 curl -s {control}/listen -d '{"up":false}'
 for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
   curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
     -H 'Content-Type: application/json' -d '{"paymentKey":"{nextkey}_'$i'","orderId":"{nextorder}_'$i'","amount":{amount}}'
 done
-curl -s {private}/metrics | grep breaker_state
+curl -s {private}/metrics | grep ^paymentd_breaker_state
 
 # The gateway is back: after 30 s trials go out with the next confirms, and the breaker closes when they end well.
 curl -s {control}/listen -d '{"up":true}'
