@@ -147,13 +147,17 @@ func (r *Recovery) runDue(ctx context.Context) (int, error) {
 	}
 }
 
+// longestLease is beyond the lease of any instance: one with short time-outs must not free the living lease of
+// another with long ones, which would send the same payment twice at once.
+const longestLease = time.Hour
+
 // sweep is the 10-minute round: missing notices, what is stuck, and then what is due.
 func (r *Recovery) sweep(ctx context.Context) error {
 	added, err := r.opt.Sweeper.SweepMissingNotices(ctx)
 	if err != nil {
 		return fmt.Errorf("add missing notices: %w", err)
 	}
-	stuck, err := r.opt.Sweeper.SweepStuck(ctx, 2*r.opt.Lease)
+	stuck, err := r.opt.Sweeper.SweepStuck(ctx, max(longestLease, 2*r.opt.Lease))
 	if err != nil {
 		return fmt.Errorf("free stuck payments: %w", err)
 	}

@@ -271,6 +271,15 @@ func TestSweepFreesWhatIsStuck(t *testing.T) {
 		}
 		b.wantRow(1, payment.Paid)
 	})
+	inBubble(t, "the living lease of an instance with longer time-outs", func(b *bench) {
+		p := b.leftover(1, payment.Pending, time.Minute)
+		b.store.Change(p.PaymentKey, func(p *payment.Payment) { p.Leased, p.DueAt = true, time.Now().Add(3*b.recovery.opt.Lease) })
+		b.approve(1)
+		if err := b.recovery.sweep(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.wantRow(1, payment.Pending)
+	})
 }
 
 // TestMetricsFromZero is trap 24: every label value is there from the start.

@@ -11,7 +11,8 @@ const claimDueSQL = `WITH due AS (
 		SELECT d.id FROM payments AS d WHERE d.due_at <= now() ORDER BY d.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 	)
 	UPDATE payments AS p
-	SET version = p.version + 1, looks = p.looks + 1, leased = true, due_at = now() + $2::interval
+	SET version = p.version + 1, looks = p.looks + 1, leased = true, due_at = now() + $2::interval,
+		told = p.told OR ` + holderDied + `
 	FROM due WHERE p.id = due.id
 	RETURNING ` + columns
 
@@ -23,7 +24,7 @@ func (s *Store) ClaimDue(ctx context.Context, limit int, lease time.Duration) ([
 
 // A finished row keeps its time: a look that comes before its second look must not replace it.
 const claimOneSQL = `UPDATE payments AS p
-	SET version = p.version + 1, looks = p.looks + 1,
+	SET version = p.version + 1, looks = p.looks + 1, told = p.told OR ` + holderDied + `,
 		leased = p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR COALESCE(p.due_at <= now(), false),
 		due_at = CASE WHEN p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR p.due_at <= now() THEN now() + $2::interval
 			ELSE p.due_at END

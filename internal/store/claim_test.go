@@ -49,6 +49,48 @@ func TestClaimDue(t *testing.T) {
 	}
 }
 
+// TestHolderDied: whoever follows on a holder that died takes it that a caller was answered 202.
+func TestHolderDied(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	take := map[string]func(payment.Payment) (payment.Payment, payment.Ending, error){
+		"due": func(payment.Payment) (payment.Payment, payment.Ending, error) {
+			list, err := f.ClaimDue(t.Context(), 1, lease)
+			if err != nil || len(list) != 1 {
+				return payment.Payment{}, payment.NoRows, err
+			}
+			return list[0], payment.Applied, nil
+		},
+		"one": func(p payment.Payment) (payment.Payment, payment.Ending, error) {
+			return f.ClaimOne(t.Context(), p.PaymentKey, lease)
+		},
+		"over": func(p payment.Payment) (payment.Payment, payment.Ending, error) {
+			return f.TakeOver(t.Context(), p, lease)
+		},
+	}
+	for _, how := range []string{"due", "one", "over"} {
+		for _, tt := range []struct {
+			name, row string
+			status    payment.Status
+			want      bool
+		}{
+			{"dead holder", "leased = true", payment.Pending, true},
+			{"given back", "leased = false", payment.Pending, false},
+			{"dead holder of a failure", "leased = true", payment.Failed, false},
+		} {
+			if how == "over" && tt.status != payment.Pending {
+				continue
+			}
+			p := f.inState(how+" "+tt.name, tt.status)
+			f.exec("UPDATE payments SET told = false, due_at = now() - interval '1 s', "+tt.row+" WHERE id = $1", p.ID)
+			q, ending, err := take[how](f.row(p.PaymentKey))
+			if q = applied(t, q, ending, err); q.ID != p.ID || q.Told != tt.want {
+				t.Errorf("%s: %s: told %v, want %v", how, tt.name, q.Told, tt.want)
+			}
+		}
+	}
+}
+
 func TestClaimDueByMany(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

@@ -68,12 +68,9 @@ type statement struct {
 
 // write runs one writing statement that returns at most one row. Its error is nil for NoRows, which is no failure.
 func (s *Store) write(ctx context.Context, st statement, scan func(pgx.Row) error) (payment.Ending, error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return endingOf(err), wrap(st.noun, err)
-	}
-	defer conn.release()
-	err = scan(conn.QueryRow(ctx, st.sql, st.args...))
+	err := s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return scan(conn.QueryRow(ctx, st.sql, st.args...))
+	})
 	ending := endingOf(err)
 	if ending == payment.NoRows {
 		return ending, nil

@@ -143,9 +143,12 @@ func (m *metrics) current() figures {
 	if conn == nil {
 		return m.figures
 	}
-	defer conn.release()
-	if f, err := readFigures(ctx, conn); err == nil {
-		m.figures, m.readAt = f, time.Now()
-	}
+	_ = conn.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		f, err := readFigures(ctx, conn)
+		if err == nil {
+			m.figures, m.readAt = f, time.Now()
+		}
+		return err
+	})
 	return m.figures
 }

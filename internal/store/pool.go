@@ -33,10 +33,20 @@ type pool struct {
 	conns   *pgxpool.Pool
 	slots   chan struct{}
 	wait    time.Duration
+	limit   time.Duration
 	waiting atomic.Int64
 
 	took     prometheus.Observer
 	timeouts prometheus.Counter
+}
+
+// run lends a connection to one statement. Every error of getting one is an AcquireError.
+func (p *pool) run(ctx context.Context, do func(context.Context, *lentConn) error) error {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.run(ctx, do)
 }
 
 // acquire waits for a connection at most p.wait, dialing included. Every error is an AcquireError.
@@ -105,6 +115,15 @@ func (p *pool) refused(ctx context.Context, start time.Time, err error) error {
 type lentConn struct {
 	*pgxpool.Conn
 	pool *pool
+}
+
+// run gives the statement an end of our own and the connection back. The server ends a statement too, but a connection
+// that went silent (a failover behind one address) carries no word of it and would keep its slot for ever.
+func (c *lentConn) run(ctx context.Context, do func(context.Context, *lentConn) error) error {
+	defer c.release()
+	ctx, cancel := context.WithTimeout(ctx, c.pool.limit)
+	defer cancel()
+	return do(ctx, c)
 }
 
 func (c *lentConn) release() {

@@ -100,12 +100,9 @@ func (s *Store) Events(ctx context.Context, paymentID int64) ([]payment.Event, e
 }
 
 func (s *Store) readOne(ctx context.Context, noun, sql string, args ...any) (p payment.Payment, found bool, err error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return p, false, wrap(noun, err)
-	}
-	defer conn.release()
-	err = scanPayment(conn.QueryRow(ctx, sql, args...), &p)
+	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return scanPayment(conn.QueryRow(ctx, sql, args...), &p)
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, false, nil
 	}
@@ -123,16 +120,15 @@ func rowToPayment(row pgx.CollectableRow) (p payment.Payment, err error) {
 
 // readAll runs one statement and collects its rows.
 func readAll[T any](ctx context.Context, s *Store, st statement, scan pgx.RowToFunc[T]) ([]T, error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return nil, wrap(st.noun, err)
-	}
-	defer conn.release()
-	rows, err := conn.Query(ctx, st.sql, st.args...)
-	if err != nil {
-		return nil, wrap(st.noun, err)
-	}
-	list, err := pgx.CollectRows(rows, scan)
+	var list []T
+	err := s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		rows, err := conn.Query(ctx, st.sql, st.args...)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, scan)
+		return err
+	})
 	return list, wrap(st.noun, err)
 }
 

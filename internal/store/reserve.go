@@ -39,7 +39,7 @@ func (s *Store) Find(ctx context.Context, paymentKey, orderID string) (p payment
 const findNowWait = 50 * time.Millisecond
 
 // FindNow is Find for the refusing path: read is false if no connection is free at this instant, if the read fails
-// or if it takes more than 50 ms. A slow read runs to its end, so that giving up costs no connection.
+// or if it takes more than 50 ms. A slow read runs on to the end of every statement, so that giving up costs no connection.
 func (s *Store) FindNow(ctx context.Context, paymentKey, orderID string) (p payment.Payment, found, read bool) {
 	type result struct {
 		payment payment.Payment
@@ -55,8 +55,9 @@ func (s *Store) FindNow(ctx context.Context, paymentKey, orderID string) (p paym
 		if conn == nil {
 			r.err = errBusy
 		} else {
-			r.err = scanPayment(conn.QueryRow(context.WithoutCancel(ctx), findSQL, paymentKey, orderID), &r.payment)
-			conn.release()
+			r.err = conn.run(context.WithoutCancel(ctx), func(ctx context.Context, conn *lentConn) error {
+				return scanPayment(conn.QueryRow(ctx, findSQL, paymentKey, orderID), &r.payment)
+			})
 		}
 		done <- r
 	}()
@@ -72,8 +73,13 @@ func (s *Store) FindNow(ctx context.Context, paymentKey, orderID string) (p paym
 	}
 }
 
+// holderDied is true for an unfinished row whose lease ran out: its holder may have answered 202 without coming to
+// store it, and cannot be asked. To tell one caller too many of a failure is harmless, to leave one waiting is not. A
+// finished row keeps what it has: MarkTold writes the notice of a failure only where told was false.
+const holderDied = `(p.leased AND p.due_at <= now() AND p.status IN ('PENDING', 'AWAITING_DEPOSIT'))`
+
 const takeOverSQL = `UPDATE payments AS p
-	SET version = p.version + 1, leased = true, due_at = now() + $3::interval
+	SET version = p.version + 1, leased = true, due_at = now() + $3::interval, told = p.told OR ` + holderDied + `
 	WHERE p.id = $1 AND p.version = $2 AND p.status = 'PENDING' AND (NOT p.leased OR p.due_at <= now())
 	RETURNING ` + columns
 

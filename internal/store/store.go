@@ -28,7 +28,7 @@ type Options struct {
 	BackgroundConns int
 	// AcquireTimeout is the longest wait for a connection, dialing included.
 	AcquireTimeout time.Duration
-	// StatementTimeout is enforced by the server.
+	// StatementTimeout is enforced by the server, and a second later by the store, which a silent server cannot hold up.
 	StatementTimeout time.Duration
 	// Registerer gets the metrics; nil: nobody does.
 	Registerer prometheus.Registerer
@@ -51,6 +51,12 @@ var _ approval.Store = (*Store)(nil)
 // connection is given up.
 const cancelGrace = 2 * time.Second
 
+// limitSlack lets the server's own time-out be heard first: it says for certain that nothing was applied.
+const limitSlack = time.Second
+
+// leastDial lets a dial outlive a short AcquireTimeout: whoever asks next finds the connection.
+const leastDial = 5 * time.Second
+
 // Open makes the pools and proves that the database answers; it does not try twice. The error names no password.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.check(); err != nil {
@@ -69,8 +75,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		request.Close()
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.request = &pool{name: "request", conns: request, slots: make(chan struct{}, o.RequestConns), wait: o.AcquireTimeout}
-	s.background = &pool{name: "background", conns: background, slots: make(chan struct{}, o.BackgroundConns), wait: o.AcquireTimeout}
+	s.request = &pool{name: "request", conns: request, slots: make(chan struct{}, o.RequestConns), wait: o.AcquireTimeout, limit: o.limit()}
+	s.background = &pool{name: "background", conns: background, slots: make(chan struct{}, o.BackgroundConns), wait: o.AcquireTimeout, limit: o.limit()}
 	s.pool = s.request
 	s.metrics = newMetrics(o.Registerer, s)
 	if err := s.Ping(ctx); err != nil {
@@ -95,6 +101,9 @@ func (o Options) check() error {
 	return nil
 }
 
+// limit is the end of every statement as seen from here.
+func (o Options) limit() time.Duration { return o.StatementTimeout + limitSlack }
+
 func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(o.DSN)
 	if err != nil {
@@ -109,7 +118,15 @@ func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}
-	config.AfterConnect = raiseDurability
+	// pgx dials on when its caller has given up; without an end a dial into nothing would keep a place in the pool.
+	if most := max(o.AcquireTimeout, leastDial); config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > most {
+		config.ConnConfig.ConnectTimeout = most
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, o.limit())
+		defer cancel()
+		return raiseDurability(ctx, conn)
+	}
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
@@ -135,12 +152,7 @@ func (s *Store) Close() {
 
 // Ping proves that a statement runs.
 func (s *Store) Ping(ctx context.Context) error {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return wrap("ping", err)
-	}
-	defer conn.release()
-	return wrap("ping", conn.Ping(ctx))
+	return wrap("ping", s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error { return conn.Ping(ctx) }))
 }
 
 // Durability is what the server promises of a commit.
@@ -153,23 +165,17 @@ type Durability struct {
 
 // Durability reads the server's settings for the check at start.
 func (s *Store) Durability(ctx context.Context) (d Durability, err error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return d, wrap("read durability", err)
-	}
-	defer conn.release()
-	err = conn.QueryRow(ctx, `SELECT current_setting('fsync')::boolean,
-		(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')`).Scan(&d.Fsync, &d.SynchronousCommit)
+	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return conn.QueryRow(ctx, `SELECT current_setting('fsync')::boolean,
+			(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')`).Scan(&d.Fsync, &d.SynchronousCommit)
+	})
 	return d, wrap("read durability", err)
 }
 
 // SchemaVersion is the newest migration that is applied (goose's table).
 func (s *Store) SchemaVersion(ctx context.Context) (version int64, err error) {
-	conn, err := s.pool.acquire(ctx)
-	if err != nil {
-		return 0, wrap("read schema version", err)
-	}
-	defer conn.release()
-	err = conn.QueryRow(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return conn.QueryRow(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	})
 	return version, wrap("read schema version", err)
 }

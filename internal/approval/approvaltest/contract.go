@@ -125,8 +125,8 @@ func (c *contract) lease() {
 		c.Error("a lease that ran out holds others off")
 	}
 	q := c.was(payment.Applied)(c.store.TakeOver(c.ctx, p, time.Minute))
-	if q.Version <= p.Version || !approval.Held(q) {
-		c.Errorf("taken over %+v", q)
+	if q.Version <= p.Version || !approval.Held(q) || !q.Told {
+		c.Errorf("taken over from a holder that died %+v", q)
 	}
 	c.was(payment.NoRows)(c.store.TakeOver(c.ctx, p, time.Minute))
 }

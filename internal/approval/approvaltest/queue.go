@@ -18,7 +18,7 @@ func (s *Store) ClaimDue(ctx context.Context, limit int, lease time.Duration) ([
 	for _, p := range s.rows {
 		if len(claimed) < limit && !p.DueAt.IsZero() && !p.DueAt.After(time.Now()) {
 			p.Looks++
-			claimed = append(claimed, view(lend(p, lease)))
+			claimed = append(claimed, view(take(p, lease)))
 		}
 	}
 	return claimed, nil
@@ -33,7 +33,7 @@ func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Dura
 		}
 		row.Looks++
 		if row.Status.Unfinished() || !row.DueAt.IsZero() && !row.DueAt.After(time.Now()) {
-			return lend(row, lease)
+			return take(row, lease)
 		}
 		row.Version++
 		return row

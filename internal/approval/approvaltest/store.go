@@ -189,6 +189,13 @@ func (s *Store) write(ctx context.Context, step Step, do func() *payment.Payment
 	return view(p), payment.Applied, nil
 }
 
+// take lends a row that is free. A lease that ran out on an unfinished row means that its holder died, perhaps after it
+// answered 202.
+func take(p *payment.Payment, lease time.Duration) *payment.Payment {
+	p.Told = p.Told || p.Leased && p.Status.Unfinished()
+	return lend(p, lease)
+}
+
 func lend(p *payment.Payment, lease time.Duration) *payment.Payment {
 	p.Version++
 	p.Leased, p.DueAt = true, time.Now().Add(lease)
@@ -253,7 +260,7 @@ func (s *Store) TakeOver(ctx context.Context, p payment.Payment, lease time.Dura
 		if row == nil || row.Version != p.Version || row.Status != payment.Pending || !free(row) {
 			return nil
 		}
-		return lend(row, lease)
+		return take(row, lease)
 	})
 }
 
