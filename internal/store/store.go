@@ -122,12 +122,22 @@ func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 	if most := max(o.AcquireTimeout, leastDial); config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > most {
 		config.ConnConfig.ConnectTimeout = most
 	}
+	config.BeforeClose = endOfBroken
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, o.limit())
 		defer cancel()
 		return raiseDurability(ctx, conn)
 	}
 	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// endOfBroken closes the socket of a connection that broke once its server has had a second for the cancel request. pgx
+// would wait 15 s for the server's own close, and a silent connection would keep its place in the pool as long.
+func endOfBroken(conn *pgx.Conn) {
+	if conn.IsClosed() {
+		socket := conn.PgConn().Conn()
+		time.AfterFunc(time.Second, func() { _ = socket.Close() })
+	}
 }
 
 // raiseDurability keeps a server's weaker default away from money; a stronger one stays.
