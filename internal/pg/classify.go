@@ -66,6 +66,9 @@ func (c classifier) classify(op string, r reply, want expectation) (a payment.An
 	body, ok := decodeError(r.body)
 	a.Code, a.Message = body.Code, body.Message
 	kind, known := c[op][a.Code]
+	if !known && echoes(a.Code, want.paymentKey) {
+		a.Code = ""
+	}
 	switch {
 	case op == opConfirm && r.status == http.StatusInternalServerError && strings.HasPrefix(a.Message, busyMark):
 		a.Kind, known = payment.KindProcessing, true

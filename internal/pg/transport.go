@@ -6,12 +6,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"regexp"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"paymentd/internal/payment"
@@ -75,14 +79,17 @@ func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer
 	}
 	res, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return reply{}, payment.Answer{Kind: seen.kind(err), Err: err}
+		return reply{}, payment.Answer{Kind: seen.kind(err), Err: described(err)}
 	}
 	defer res.Body.Close()
 	r := reply{
-		status: res.StatusCode, traceID: res.Header.Get("X-TossPayments-Trace-Id"), retryAfter: res.Header.Get("Retry-After"),
+		status: res.StatusCode, traceID: c.traceID(q, res.Header), retryAfter: res.Header.Get("Retry-After"),
 	}
 	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxBody+1))
-	failed := payment.Answer{HTTPStatus: r.status, Err: err, Observation: payment.Observation{TraceID: r.traceID}}
+	if secret := c.secret(); len(secret) > 0 { // from here on nobody could tell it from Toss's words
+		r.body = bytes.ReplaceAll(r.body, []byte(secret), []byte("[secret]"))
+	}
+	failed := payment.Answer{HTTPStatus: r.status, Err: described(err), Observation: payment.Observation{TraceID: r.traceID}}
 	switch {
 	case err != nil && isTimeout(err):
 		failed.Kind = payment.KindTimeout
@@ -93,6 +100,31 @@ func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer
 	}
 	return r, failed
 }
+
+// secret is what of the Authorization header must not come back to us as a word of Toss; empty if it is too short to be
+// anything but chance.
+func (c *Client) secret() string {
+	secret := strings.TrimRight(strings.TrimPrefix(c.authorization, "Basic "), "=")
+	if len(secret) < 12 {
+		return ""
+	}
+	return secret
+}
+
+// traceShape is what a trace id can be.
+var traceShape = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
+
+// traceID reads the id that becomes a log field; none if it is no id or repeats what we sent.
+func (c *Client) traceID(q request, h http.Header) string {
+	id := h.Get("X-TossPayments-Trace-Id")
+	if !traceShape.MatchString(id) || echoes(id, q.want.paymentKey) || echoes(id, c.secret()) {
+		return ""
+	}
+	return id
+}
+
+// echoes reports whether the text repeats the secret or paymentKey.
+func echoes(text, secret string) bool { return secret != "" && strings.Contains(text, secret) }
 
 // newRequest makes a request that net/http cannot send twice: it would, by itself, on every reused connection
 // that dies, when a POST has an Idempotency-Key and a body that GetBody can bring back.
@@ -161,6 +193,69 @@ func isConnecting(err error) bool {
 	}
 	_, ok := errors.AsType[tls.RecordHeaderError](err)
 	return ok
+}
+
+// described is the error of a connection in words of our own: the texts of net/http repeat bytes of the peer, and a
+// peer that echoes our request would put the paymentKey or the secret key into the log. What it does not know is told
+// by its type.
+func described(err error) error {
+	for _, known := range []error{
+		context.DeadlineExceeded, context.Canceled, io.ErrUnexpectedEOF, io.EOF, http.ErrSchemeMismatch, net.ErrClosed,
+	} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return fmt.Errorf("look up host: not found %t, timed out %t", dns.IsNotFound, dns.IsTimeout)
+	}
+	if text := describedTLS(err); text != "" {
+		return errors.New(text)
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return errors.New(op.Op + ": " + cause(op.Err))
+	}
+	return errors.New(cause(err))
+}
+
+// cause is the text of the operating system, else whether it was a time-out, else the type.
+func cause(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno.Error()
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return "timed out"
+	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return fmt.Sprintf("error of type %T", err)
+}
+
+// describedTLS names the error of a handshake, which holds names out of the peer's certificate; empty if it is none.
+func describedTLS(err error) string {
+	if alert, ok := errors.AsType[tls.AlertError](err); ok {
+		return alert.Error()
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "tls: certificate of an unknown authority"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "tls: certificate of another host"
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		return fmt.Sprintf("tls: certificate not valid, reason %d", invalid.Reason)
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "tls: certificate cannot be verified"
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "tls: the peer does not speak TLS"
+	}
+	return ""
 }
 
 func isTimeout(err error) bool {

@@ -3,7 +3,7 @@ package pg
 import (
 	"encoding/json"
 	"errors"
-	"strings"
+	"regexp"
 	"time"
 
 	"paymentd/internal/payment"
@@ -12,6 +12,14 @@ import (
 var (
 	errNotPayment = errors.New("unreadable payment object")
 	errAmounts    = errors.New("unreadable amount in a payment object")
+)
+
+// The most characters of Toss's texts, which become rows, answers and notices: no more than Toss documents, and enough
+// for what it does not.
+const (
+	maxField   = 100
+	maxMessage = 510
+	maxURL     = 2000
 )
 
 // optional takes a field if it has the expected form and is empty otherwise: Toss changes fields that decide
@@ -80,11 +88,11 @@ func decodePayment(body []byte) (payment.Observation, error) {
 		PaymentKey:     w.PaymentKey,
 		OrderID:        w.OrderID,
 		Currency:       currency,
-		Method:         w.Method.value,
+		Method:         firstOf(w.Method.value, maxField),
 		ApprovedAt:     parseTime(w.ApprovedAt.value),
-		ReceiptURL:     w.Receipt.value.URL,
-		FailureCode:    w.Failure.value.Code,
-		FailureMessage: w.Failure.value.Message,
+		ReceiptURL:     firstOf(w.Receipt.value.URL, maxURL),
+		FailureCode:    failureCode(w.Failure.value.Code, w.PaymentKey),
+		FailureMessage: firstOf(w.Failure.value.Message, maxMessage),
 	}
 	var errs [2]error
 	o.Total, errs[0] = payment.ParseAmount(w.TotalAmount.String(), currency)
@@ -94,8 +102,8 @@ func decodePayment(body []byte) (payment.Observation, error) {
 	}
 	if v := w.VirtualAccount.value; v != nil {
 		o.VirtualAccount = &payment.VirtualAccount{
-			BankCode: v.BankCode.value, AccountNumber: v.AccountNumber.value,
-			CustomerName: v.CustomerName.value, DueDate: parseTime(v.DueDate.value),
+			BankCode: firstOf(v.BankCode.value, maxField), AccountNumber: firstOf(v.AccountNumber.value, maxField),
+			CustomerName: firstOf(v.CustomerName.value, maxField), DueDate: parseTime(v.DueDate.value),
 		}
 	}
 	for _, c := range w.Cancels {
@@ -107,8 +115,8 @@ func decodePayment(body []byte) (payment.Observation, error) {
 			return payment.Observation{}, errAmounts
 		}
 		o.Cancels = append(o.Cancels, payment.GatewayCancel{
-			TransactionKey: c.TransactionKey.value, Amount: amount,
-			Reason: c.CancelReason.value, At: parseTime(c.CanceledAt.value),
+			TransactionKey: firstOf(c.TransactionKey.value, maxField), Amount: amount,
+			Reason: firstOf(c.CancelReason.value, maxMessage), At: parseTime(c.CanceledAt.value),
 		})
 	}
 	return o, nil
@@ -129,18 +137,45 @@ func decodeError(body []byte) (e wireError, ok bool) {
 		e = w.Error.value
 	}
 	// Codes become log fields and rows: keep what a code can be, so that nothing else passes for one.
-	if e.Code == "" || len(e.Code) > 100 || strings.ContainsFunc(e.Code, notOfCode) {
+	if !codeShape.MatchString(e.Code) {
 		return wireError{}, false
 	}
-	return e, true
+	return wireError{Code: e.Code, Message: firstOf(e.Message, maxMessage)}, true
 }
 
-func notOfCode(r rune) bool {
-	return r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
+// codeShape is what a code of Toss can be.
+var codeShape = regexp.MustCompile(`^[A-Z0-9_]{1,64}$`)
+
+// failureCode is the code of a payment's failure, empty if it is no code or repeats the key.
+func failureCode(code, paymentKey string) string {
+	if !codeShape.MatchString(code) || echoes(code, paymentKey) {
+		return ""
+	}
+	return code
 }
 
-// parseTime reads Toss's times, with an offset or in Korean local time; the zero time if it is none.
+// firstOf keeps the first n characters.
+func firstOf(text string, n int) string {
+	for i := range text {
+		if n == 0 {
+			return text[:i]
+		}
+		n--
+	}
+	return text
+}
+
+// parseTime reads Toss's times, with an offset or in Korean local time; the zero time if it is none, or so far off that
+// it cannot be written in every offset: no caller must be answered 500 for a payment that is PAID.
 func parseTime(text string) time.Time {
+	t := parseAnyTime(text)
+	if t.Year() < 1 || t.Year() > 9998 || t.UTC().Year() < 1 || t.UTC().Year() > 9998 {
+		return time.Time{}
+	}
+	return t
+}
+
+func parseAnyTime(text string) time.Time {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t
 	}
