@@ -174,16 +174,11 @@ func (r Rules) decideAwaiting(p Payment, o Observation, now time.Time) Action {
 	switch {
 	case o.Sighting == SeenDone:
 		return compare(p, o)
-	case o.Returned() && o.returnedByUs() && o.ApprovedAt.IsZero():
-		return fail(FailExpired, o, "canceled by us, nobody had paid")
-	case o.Returned() && o.returnedByUs():
-		return fail(FailGivenBack, o, "given back by us")
 	case o.Returned():
-		return fail(FailCanceledAtGateway, o, "canceled at the gateway")
+		return decideAwaitingReturned(o)
 	case o.Sighting == SeenAborted || o.Sighting == SeenExpired:
 		return fail(FailExpired, o, "no deposit")
-	case o.Sighting == SeenWaiting && p.VirtualAccount != nil && !p.VirtualAccount.DueDate.IsZero() &&
-		now.After(p.VirtualAccount.DueDate.Add(DepositGrace)):
+	case o.Sighting == SeenWaiting && p.VirtualAccount.overdue(now):
 		return Action{Do: CancelDeposit, Reason: "deposit overdue"}
 	case o.Sighting == SeenWaiting:
 		return Action{Do: Wait, Reason: "waiting for the deposit"}
@@ -192,6 +187,22 @@ func (r Rules) decideAwaiting(p Payment, o Observation, now time.Time) Action {
 	default:
 		return unexpected("not a state of a virtual account")
 	}
+}
+
+func decideAwaitingReturned(o Observation) Action {
+	switch {
+	case o.returnedByUs() && o.ApprovedAt.IsZero():
+		return fail(FailExpired, o, "canceled by us, nobody had paid")
+	case o.returnedByUs():
+		return fail(FailGivenBack, o, "given back by us")
+	default:
+		return fail(FailCanceledAtGateway, o, "canceled at the gateway")
+	}
+}
+
+// overdue reports whether nobody can pay in any more.
+func (v *VirtualAccount) overdue(now time.Time) bool {
+	return v != nil && !v.DueDate.IsZero() && now.After(v.DueDate.Add(DepositGrace))
 }
 
 func decidePaid(p Payment, o Observation) Action {

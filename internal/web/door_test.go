@@ -292,7 +292,7 @@ func TestSlowReader(t *testing.T) {
 		for {
 			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
 				ended <- err
-				return nil
+				return err
 			}
 		}
 	})
