@@ -108,7 +108,7 @@ func (p *Pool) report(s *sink, n payment.Notice, r payment.NoticeResult, err err
 	if err == nil {
 		return
 	}
-	line := p.log.With("notice", n.ID, "kind", n.Kind, "sink", s.name, "orderId", n.Payment.OrderID,
+	line := p.log.With("notice", n.ID, "kind", n.Kind, "sink", s.name, "order_id", n.Payment.OrderID,
 		"attempt", n.Attempts, "state", r.State, "error", r.Error)
 	if caught, ok := errors.AsType[*panicError](err); ok {
 		line.Error("notice sender panicked", "stack", string(caught.stack))

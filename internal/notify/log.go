@@ -15,6 +15,6 @@ type logSender struct{ log *slog.Logger }
 func (l logSender) Send(ctx context.Context, n payment.Notice) error {
 	l.log.InfoContext(ctx, "notice",
 		"notice", n.ID, "kind", n.Kind, "sequence", n.Sequence, "attempt", n.Attempts,
-		"orderId", n.Payment.OrderID, "status", n.Payment.Status)
+		"order_id", n.Payment.OrderID, "status", n.Payment.Status)
 	return nil
 }

@@ -280,7 +280,7 @@ func TestLogSenderTellsNoPersonalData(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		for _, want := range []string{`"orderId":"order-1"`, `"kind":"receipt"`, `"notice":"n-1"`, `"sequence":4`} {
+		for _, want := range []string{`"order_id":"order-1"`, `"kind":"receipt"`, `"notice":"n-1"`, `"sequence":4`} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("no %s in %s", want, log.String())
 			}

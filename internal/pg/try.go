@@ -56,7 +56,7 @@ func (c *Client) note(ctx context.Context, q request, a payment.Answer) {
 // attrs leaves out the paymentKey, with which a payment can be confirmed, and Toss's message, which may repeat
 // what a buyer typed.
 func (c *Client) attrs(q request, a payment.Answer) []slog.Attr {
-	attrs := []slog.Attr{slog.String("op", q.op), slog.String("kind", string(a.Kind)), slog.Duration("took", a.Took)}
+	attrs := []slog.Attr{slog.String("op", q.op), slog.String("kind", string(a.Kind)), slog.Float64("took_ms", float64(a.Took.Microseconds())/1000)}
 	if q.orderID != "" {
 		attrs = append(attrs, slog.String("order_id", q.orderID))
 	}
