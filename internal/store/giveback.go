@@ -10,7 +10,8 @@ import (
 	"paymentd/internal/payment"
 )
 
-// The cancel that is taken up keeps its amount under its key: Toss refuses a key with another body.
+// The cancel that is taken up keeps its amount under its key: Toss compares no bodies and would replay the first answer
+// to another amount.
 const beginGiveBackSQL = `WITH held AS (
 		UPDATE payments AS p
 		SET version = p.version + 1, leased = true, due_at = now() + $3::interval,
