@@ -16,6 +16,16 @@ import (
 	"paymentd/migrations"
 )
 
+// ports are the database, the gateway and the shop as the parts see them.
+type ports struct {
+	requests, background approval.Store
+	gateway              approval.Gateway
+	queue                recovery.Queue
+	sweeper              recovery.Sweeper
+	outbox               notify.Queue
+	webhook              notify.Sender // nil: none
+}
+
 // build makes every part from the settings.
 func (p *program) build() error {
 	c := p.config
@@ -23,27 +33,32 @@ func (p *program) build() error {
 	if p.gateway, err = pg.New(p.gatewayOptions()); err != nil {
 		return err
 	}
+	background := p.store.Background()
+	to := ports{
+		requests: p.store, background: background, gateway: p.gateway, queue: background, sweeper: background, outbox: background,
+	}
+	if c.NotifyWebhookURL != "" {
+		if to.webhook, err = c.webhook(); err != nil {
+			return err
+		}
+	}
+	if p.between != nil {
+		p.between(&to)
+	}
 	if p.confirm, err = approval.New(approval.Deps{
-		Store: p.store, Gateway: p.gateway, Logger: p.log, Settings: c.approval(),
+		Store: to.requests, Gateway: to.gateway, Logger: p.log, Settings: c.approval(),
 	}); err != nil {
 		return err
 	}
-	background := p.store.Background()
 	if p.recovery, err = recovery.New(recovery.Options{
-		Queue: background, Sweeper: background, Resolver: p.confirm.WithStore(background), Lease: c.Lease(),
+		Queue: to.queue, Sweeper: to.sweeper, Resolver: p.confirm.WithStore(to.background), Lease: c.Lease(),
 		DueEvery: c.RecoveryDueEvery, SweepEvery: c.RecoveryEvery, Concurrency: c.RecoveryConcurrency,
 		Logger: p.log, Registerer: p.registry,
 	}); err != nil {
 		return err
 	}
-	var webhook notify.Sender
-	if c.NotifyWebhookURL != "" {
-		if webhook, err = c.webhook(); err != nil {
-			return err
-		}
-	}
 	p.notices, err = notify.New(notify.Options{
-		Queue: background, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: webhook,
+		Queue: to.outbox, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: to.webhook,
 	})
 	return err
 }

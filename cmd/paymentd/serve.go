@@ -44,16 +44,22 @@ type program struct {
 	recovery *recovery.Recovery
 	notices  *notify.Pool
 	draining atomic.Bool
+	// between is nil but in the crash test, which stands between the parts and their ports and kills the process there.
+	between func(*ports)
 }
 
 // serve runs the service until ctx ends and then stops it in order. ready, if not nil, gets the addresses of the
 // doors once they listen.
 func serve(ctx context.Context, c Config, log *slog.Logger, ready func(public, private string)) error {
-	keys, err := web.ParseKeys(string(c.APIKeys))
-	if err != nil {
+	return (&program{config: c, log: log}).serve(ctx, ready)
+}
+
+func (p *program) serve(ctx context.Context, ready func(public, private string)) (err error) {
+	c, log := p.config, p.log
+	if p.keys, err = web.ParseKeys(string(c.APIKeys)); err != nil {
 		return fmt.Errorf("settings:\n%sAPI_KEYS: %w", prefix, err)
 	}
-	p := &program{config: c, log: log, keys: keys, registry: prometheus.NewRegistry()}
+	p.registry = prometheus.NewRegistry()
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 	for _, w := range c.warnings() {
 		log.Warn(w)
