@@ -24,7 +24,7 @@ type Config struct {
 	DBBackgroundConns  int           `env:"DB_BACKGROUND_CONNS" envDefault:"4" help:"connections for recovery and notices"`
 	DBAcquireTimeout   time.Duration `env:"DB_ACQUIRE_TIMEOUT" envDefault:"2s" help:"longest wait for a connection"`
 	DBStatementTimeout time.Duration `env:"DB_STATEMENT_TIMEOUT" envDefault:"5s" help:"longest statement, enforced by the server"`
-	DBMerge            Switch        `env:"DB_MERGE" envDefault:"on" help:"merge the statements of concurrent calls: on or off (no effect in this version)"`
+	DBMerge            Switch        `env:"DB_MERGE" envDefault:"on" help:"merge the plain statements of concurrent calls: on or off"`
 
 	Listen      string `env:"LISTEN" envDefault:":8080" help:"public door"`
 	AdminListen string `env:"ADMIN_LISTEN" envDefault:"127.0.0.1:9090" help:"private door: health, metrics, pprof, breaker switch"`

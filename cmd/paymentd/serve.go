@@ -116,7 +116,7 @@ func (p *program) open(ctx context.Context) (err error) {
 	c := p.config
 	p.store, err = store.Open(ctx, store.Options{
 		DSN: string(c.DatabaseURL), RequestConns: c.DBMaxConns, BackgroundConns: c.DBBackgroundConns,
-		AcquireTimeout: c.DBAcquireTimeout, StatementTimeout: c.DBStatementTimeout,
+		AcquireTimeout: c.DBAcquireTimeout, StatementTimeout: c.DBStatementTimeout, Merge: bool(c.DBMerge),
 		Registerer: p.registry, Logger: p.log,
 	})
 	return err

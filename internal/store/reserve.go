@@ -17,12 +17,29 @@ const reserveSQL = `INSERT INTO payments AS p (order_id, payment_key, amount, cu
 	ON CONFLICT DO NOTHING
 	RETURNING ` + columns
 
+// reservation is one call of Reserve.
+type reservation struct {
+	order payment.Order
+	lease time.Duration
+}
+
 // Reserve inserts the order as PENDING, leased until now + lease, as if it were sent. NoRows: its key was used
 // before or another payment holds the order; who it is only a new statement can see.
 func (s *Store) Reserve(ctx context.Context, o payment.Order, lease time.Duration) (payment.Payment, payment.Ending, error) {
-	return s.writePayment(ctx, statement{"reserve payment", reserveSQL, []any{
-		o.OrderID, o.PaymentKey, o.Amount, o.Currency, o.MemberID, o.ReceiptEmail, lease,
+	do := s.reserveAlone
+	if s.reserves != nil {
+		do = s.reserves.do
+	}
+	w := do(ctx, reservation{o, lease})
+	return w.payment, w.ending, w.err
+}
+
+func (s *Store) reserveAlone(ctx context.Context, r reservation) (w written) {
+	o := r.order
+	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"reserve payment", reserveSQL, []any{
+		o.OrderID, o.PaymentKey, o.Amount, o.Currency, o.MemberID, o.ReceiptEmail, r.lease,
 	}})
+	return w
 }
 
 // The key decides: its payment is the caller's own, whoever holds the order.

@@ -194,16 +194,16 @@ func (m move) canceled() payment.Amount {
 // move runs the statement; bare leaves the notices to the sweep.
 func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment, from payment.Status, e payment.Ending, err error) {
 	if m.plain() {
-		sql := plainSQL + plainNoticesSQL + plainResultSQL
-		if bare {
-			sql = plainSQL + plainResultSQL
+		var w written
+		switch {
+		case bare:
+			w = s.settlePlain(ctx, m, true)
+		case s.settles != nil:
+			w = s.settles.do(ctx, m)
+		default:
+			w = s.settleAlone(ctx, m)
 		}
-		o := m.Observation
-		p, e, err = s.writePayment(ctx, statement{"settle payment", sql, []any{
-			m.Payment.ID, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
-			string(m.actor), clean(m.Action.Reason), evidenceOf(o, ""),
-		}})
-		return p, payment.Pending, e, err
+		return w.payment, payment.Pending, w.ending, w.err
 	}
 	sql := settleSQL + settleNoticesSQL + settleResultSQL
 	if bare {
@@ -213,6 +213,22 @@ func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment,
 		return scanPayment(row, &p, &from)
 	})
 	return p, from, e, err
+}
+
+// settleAlone is the plain approval with its notices.
+func (s *Store) settleAlone(ctx context.Context, m move) written { return s.settlePlain(ctx, m, false) }
+
+func (s *Store) settlePlain(ctx context.Context, m move, bare bool) (w written) {
+	sql := plainSQL + plainNoticesSQL + plainResultSQL
+	if bare {
+		sql = plainSQL + plainResultSQL
+	}
+	o := m.Observation
+	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", sql, []any{
+		m.Payment.ID, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
+		string(m.actor), clean(m.Action.Reason), evidenceOf(o, ""),
+	}})
+	return w
 }
 
 func (m move) args(bare bool) pgx.StrictNamedArgs {

@@ -30,6 +30,8 @@ type Options struct {
 	AcquireTimeout time.Duration
 	// StatementTimeout is enforced by the server, and a second later by the store, which a silent server cannot hold up.
 	StatementTimeout time.Duration
+	// Merge sends the plain statements of concurrent requests together (DB_MERGE).
+	Merge bool
 	// Registerer gets the metrics; nil: nobody does.
 	Registerer prometheus.Registerer
 	// Logger hears of a notice that kept a payment from being settled; nil: nobody does.
@@ -43,6 +45,9 @@ type Store struct {
 	background *pool
 	metrics    *metrics
 	log        *slog.Logger
+	// reserves and settles are nil where statements are not merged.
+	reserves *merger[string, reservation]
+	settles  *merger[int64, move]
 }
 
 var _ approval.Store = (*Store)(nil)
@@ -79,6 +84,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.background = &pool{name: "background", conns: background, slots: make(chan struct{}, o.BackgroundConns), wait: o.AcquireTimeout, limit: o.limit()}
 	s.pool = s.request
 	s.metrics = newMetrics(o.Registerer, s)
+	if o.Merge {
+		s.newMergers(max(1, o.RequestConns/2), o.AcquireTimeout)
+	}
 	if err := s.Ping(ctx); err != nil {
 		s.Close()
 		if o.Registerer != nil {
@@ -151,6 +159,7 @@ func raiseDurability(ctx context.Context, conn *pgx.Conn) error {
 func (s *Store) Background() *Store {
 	view := *s
 	view.pool = s.background
+	view.reserves, view.settles = nil, nil
 	return &view
 }
 
