@@ -50,11 +50,16 @@ func (w *world) ledgerRows() []payment.LedgerRow {
 	rows, err := w.pool.Query(ctx, `
 		SELECT p.payment_key, p.order_id, p.status, p.amount, p.canceled_amount,
 			EXISTS (SELECT FROM incidents AS i WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind <> 'dead_notice'),
-			EXISTS (SELECT FROM cancels AS c WHERE c.payment_id = p.id AND c.state = 'done')
+			EXISTS (SELECT FROM cancels AS c WHERE c.payment_id = p.id AND c.state = 'done'),
+			EXISTS (SELECT FROM incidents AS h WHERE h.payment_key = p.payment_key AND h.resolved_at IS NOT NULL AND h.action <> 'settled'
+				AND h.kind <> 'dead_notice')
 		FROM payments AS p
 		UNION ALL
-		SELECT i.payment_key, i.order_id, '', 0, 0, true, false FROM incidents AS i
-		WHERE i.resolved_at IS NULL AND i.kind <> 'dead_notice' AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)`)
+		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL), false,
+			bool_or(i.resolved_at IS NOT NULL AND i.action <> 'settled')
+		FROM incidents AS i
+		WHERE i.kind <> 'dead_notice' AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)
+		GROUP BY i.payment_key`)
 	if err != nil {
 		w.t.Fatal(err)
 	}

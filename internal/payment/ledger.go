@@ -19,8 +19,8 @@ type Approval struct {
 // Balance is what Toss still holds of the approval.
 func (a Approval) Balance() Amount { return a.Total - a.Canceled }
 
-// LedgerRow is what our side knows of one paymentKey. A row with an empty Status stands for an incident about a
-// paymentKey that has no payment here (orphan_approval).
+// LedgerRow is what our side knows of one paymentKey. A row with an empty Status stands for the incidents, open or
+// resolved by hand, about a paymentKey that has no payment here (orphan_approval).
 type LedgerRow struct {
 	PaymentKey string
 	OrderID    string
@@ -32,18 +32,23 @@ type LedgerRow struct {
 	MoneyIncident bool
 	// DoneCancels means that a cancel of ours or a recorded foreign one is done.
 	DoneCancels bool
+	// ByHand means that an operator resolved an incident of a money kind (its action is not ResolveSettled): somebody
+	// answers for an approval that is in no box of the machine's.
+	ByHand bool
 }
 
 // Box is where an approved paymentKey belongs.
 type Box string
 
 // The boxes of the ledger identity. A PENDING or AWAITING_DEPOSIT payment under an open incident is InBoxIncident:
-// somebody looks after it, so it is no doubt that recovery has to empty.
+// somebody looks after it, so it is no doubt that recovery has to empty. InBoxByHand is for what no other box takes and
+// an operator answered for.
 const (
 	InBoxPaid     Box = "paid"
 	InBoxReturned Box = "returned"
 	InBoxIncident Box = "incident"
 	InBoxDoubt    Box = "doubt"
+	InBoxByHand   Box = "by_hand"
 )
 
 // Violation is one way in which the ledger identity is broken.
@@ -58,21 +63,21 @@ type Violation struct {
 type Ledger struct {
 	// Approved counts the paymentKeys that Toss ever approved.
 	Approved int
-	// Paid, Returned, Incident and Doubt count the paymentKeys in each box.
-	Paid, Returned, Incident, Doubt int
+	// Paid, Returned, Incident, Doubt and ByHand count the paymentKeys in each box.
+	Paid, Returned, Incident, Doubt, ByHand int
 	// AtToss is Σ(total − cancelled) of all approvals.
 	AtToss Amount
 	// PaidSum is Σ(amount − canceledAmount) of the PAID rows.
 	PaidSum Amount
-	// IncidentSum and DoubtSum are Σ balance at Toss of the last two boxes.
-	IncidentSum, DoubtSum Amount
+	// IncidentSum, DoubtSum and ByHandSum are Σ balance at Toss of these boxes.
+	IncidentSum, DoubtSum, ByHandSum Amount
 	// Violations is empty if the identity holds.
 	Violations []Violation
 }
 
 // Balanced reports whether Σ(total − cancelled) at Toss = Σ(amount − canceledAmount) of PAID + Σ balance of the
-// boxes incident and doubt.
-func (l Ledger) Balanced() bool { return l.AtToss == l.PaidSum+l.IncidentSum+l.DoubtSum }
+// boxes incident, doubt and by hand.
+func (l Ledger) Balanced() bool { return l.AtToss == l.PaidSum+l.IncidentSum+l.DoubtSum+l.ByHandSum }
 
 // Holds reports whether the ledger identity holds. A payment in doubt does not break it; after recovery Doubt is 0.
 func (l Ledger) Holds() bool { return l.Balanced() && len(l.Violations) == 0 }
@@ -87,9 +92,9 @@ func (l Ledger) String() string {
 		sign = "≠"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "ledger %s: %d approved, %d paid + %d returned + %d under incident + %d in doubt; money %d %s %d + %d + %d; %d violations",
-		word, l.Approved, l.Paid, l.Returned, l.Incident, l.Doubt,
-		l.AtToss, sign, l.PaidSum, l.IncidentSum, l.DoubtSum, len(l.Violations))
+	fmt.Fprintf(&b, "ledger %s: %d approved, %d paid + %d returned + %d under incident + %d in doubt + %d by hand; money %d %s %d + %d + %d + %d; %d violations",
+		word, l.Approved, l.Paid, l.Returned, l.Incident, l.Doubt, l.ByHand,
+		l.AtToss, sign, l.PaidSum, l.IncidentSum, l.DoubtSum, l.ByHandSum, len(l.Violations))
 	const shown = 5
 	for i, v := range l.Violations {
 		if i == shown {
@@ -103,7 +108,8 @@ func (l Ledger) String() string {
 
 // CheckLedger computes the ledger identity (design note, "Ledger identity"): every paymentKey that Toss ever approved
 // is in exactly one box, no paymentKey was approved twice, no order is charged twice net of returns, every PAID row
-// is money at Toss, and the sums agree. Audit, tests and scenarios share it. Violations are sorted by paymentKey.
+// is money at Toss, and the sums agree. What an operator answered for counts apart and is no second charge. Audit, tests
+// and scenarios share it. Violations are sorted by paymentKey.
 func CheckLedger(gateway []Approval, local []LedgerRow) Ledger {
 	c := ledgerCheck{rows: map[string][]LedgerRow{}, ledger: Ledger{Approved: len(gateway)}}
 	for _, row := range local {
@@ -115,8 +121,7 @@ func CheckLedger(gateway []Approval, local []LedgerRow) Ledger {
 			c.violate(a, "listed twice by the gateway")
 		}
 		approved[a.PaymentKey] = true
-		c.place(a)
-		if a.Balance() > 0 {
+		if box := c.place(a); a.Balance() > 0 && box != InBoxByHand {
 			charged[a.OrderID] = append(charged[a.OrderID], a.PaymentKey)
 		}
 	}
@@ -150,8 +155,8 @@ func (c *ledgerCheck) violate(a Approval, what string) {
 	c.ledger.Violations = append(c.ledger.Violations, Violation{PaymentKey: a.PaymentKey, OrderID: a.OrderID, What: what})
 }
 
-// place counts one approval in its box and names what is wrong with it.
-func (c *ledgerCheck) place(a Approval) {
+// place counts one approval in its box, which it returns, and names what is wrong with it.
+func (c *ledgerCheck) place(a Approval) Box {
 	c.ledger.AtToss += a.Balance()
 	if a.Times > 1 {
 		c.violate(a, fmt.Sprintf("approved %d times", a.Times))
@@ -168,10 +173,10 @@ func (c *ledgerCheck) place(a Approval) {
 	switch rows := c.rows[a.PaymentKey]; {
 	case len(rows) == 0:
 		c.violate(a, "in no box: unknown here")
-		return
+		return ""
 	case len(boxes) == 0:
 		c.violate(a, fmt.Sprintf("in no box: %s here, balance %d at the gateway", rows[0].Status, a.Balance()))
-		return
+		return ""
 	case len(boxes) > 1 || len(rows) > 1:
 		c.violate(a, fmt.Sprintf("in two boxes: %d rows, %v", len(rows), boxes))
 	}
@@ -186,7 +191,11 @@ func (c *ledgerCheck) place(a Approval) {
 	case InBoxDoubt:
 		c.ledger.Doubt++
 		c.ledger.DoubtSum += a.Balance()
+	case InBoxByHand:
+		c.ledger.ByHand++
+		c.ledger.ByHandSum += a.Balance()
 	}
+	return boxes[0]
 }
 
 // box is where a row puts its approval; empty means nowhere.
@@ -201,10 +210,9 @@ func (r LedgerRow) box(a Approval) Box {
 		return InBoxIncident
 	case r.Status.Unfinished():
 		return InBoxDoubt
+	case r.ByHand:
+		return InBoxByHand
 	default:
 		return ""
 	}
 }
-
-// Money reports whether an open incident of the kind is a box of the ledger identity.
-func (k IncidentKind) Money() bool { return k != DeadNotice }

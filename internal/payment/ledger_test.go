@@ -19,6 +19,7 @@ func TestCheckLedger(t *testing.T) {
 		return payment.LedgerRow{PaymentKey: key, OrderID: "order-" + key, Status: s, Amount: 100, CanceledAmount: canceled}
 	}
 	incident := func(r payment.LedgerRow) payment.LedgerRow { r.MoneyIncident = true; return r }
+	byHand := func(r payment.LedgerRow) payment.LedgerRow { r.ByHand = true; return r }
 	cancels := func(r payment.LedgerRow) payment.LedgerRow { r.DoneCancels = true; return r }
 	sameOrder := func(a payment.Approval) payment.Approval { a.OrderID = "order-a"; return a }
 	twice := at("a", 0)
@@ -52,6 +53,31 @@ func TestCheckLedger(t *testing.T) {
 		{
 			"an orphan under its incident", []payment.Approval{at("a", 0)}, []payment.LedgerRow{{PaymentKey: "a", MoneyIncident: true}},
 			ledger{Approved: 1, Incident: 1, AtToss: 100, IncidentSum: 100},
+		},
+		{
+			"by hand: failed, partly returned, canceled, and an orphan", []payment.Approval{at("a", 0), at("b", 40), at("c", 10), at("d", 0)},
+			[]payment.LedgerRow{
+				byHand(here("a", payment.Failed, 0)), byHand(cancels(here("b", payment.Failed, 0))), byHand(here("c", payment.Canceled, 100)),
+				{PaymentKey: "d", ByHand: true},
+			},
+			ledger{Approved: 4, ByHand: 4, AtToss: 350, ByHandSum: 350},
+		},
+		{
+			"by hand goes last", []payment.Approval{at("a", 0), at("b", 100), at("c", 0), at("d", 0)},
+			[]payment.LedgerRow{
+				byHand(here("a", payment.Paid, 0)), byHand(cancels(here("b", payment.Failed, 0))), byHand(here("c", payment.Pending, 0)),
+				byHand(incident(here("d", payment.Failed, 0))),
+			},
+			ledger{Approved: 4, Paid: 1, Returned: 1, Doubt: 1, Incident: 1, AtToss: 300, PaidSum: 100, DoubtSum: 100, IncidentSum: 100},
+		},
+		{
+			"an order charged again, which somebody answered for", []payment.Approval{at("a", 0), sameOrder(at("b", 60))},
+			[]payment.LedgerRow{here("a", payment.Paid, 0), byHand(here("b", payment.Failed, 0))},
+			ledger{Approved: 2, Paid: 1, ByHand: 1, AtToss: 140, PaidSum: 100, ByHandSum: 40},
+		},
+		{
+			"PAID by hand must agree all the same", []payment.Approval{at("a", 40)}, []payment.LedgerRow{byHand(here("a", payment.Paid, 0))},
+			broken(ledger{Approved: 1, Paid: 1, AtToss: 60, PaidSum: 100}, "a", "PAID with 100 here, 60 at the gateway"),
 		},
 		{
 			"PAID and returned go before an incident", []payment.Approval{at("a", 0), at("b", 100)},
@@ -136,7 +162,7 @@ func TestCheckLedger(t *testing.T) {
 
 func TestLedgerString(t *testing.T) {
 	t.Parallel()
-	holds := payment.Ledger{Approved: 4, Paid: 1, Returned: 1, Incident: 1, Doubt: 1, AtToss: 60, PaidSum: 30, IncidentSum: 20, DoubtSum: 10}
+	holds := payment.Ledger{Approved: 5, Paid: 1, Returned: 1, Incident: 1, Doubt: 1, ByHand: 1, AtToss: 65, PaidSum: 30, IncidentSum: 20, DoubtSum: 10, ByHandSum: 5}
 	broken := payment.Ledger{Approved: 1, AtToss: 100}
 	for i := range 6 {
 		broken.Violations = append(broken.Violations, payment.Violation{PaymentKey: fmt.Sprint("k", i), OrderID: "o", What: "bad"})
@@ -146,9 +172,9 @@ func TestLedgerString(t *testing.T) {
 		have payment.Ledger
 		want string
 	}{
-		{"holds", holds, "ledger holds: 4 approved, 1 paid + 1 returned + 1 under incident + 1 in doubt; money 60 = 30 + 20 + 10; 0 violations"},
+		{"holds", holds, "ledger holds: 5 approved, 1 paid + 1 returned + 1 under incident + 1 in doubt + 1 by hand; money 65 = 30 + 20 + 10 + 5; 0 violations"},
 		{
-			"broken", broken, "ledger BROKEN: 1 approved, 0 paid + 0 returned + 0 under incident + 0 in doubt; money 100 ≠ 0 + 0 + 0; 6 violations" +
+			"broken", broken, "ledger BROKEN: 1 approved, 0 paid + 0 returned + 0 under incident + 0 in doubt + 0 by hand; money 100 ≠ 0 + 0 + 0 + 0; 6 violations" +
 				"; k0 (order o): bad; k1 (order o): bad; k2 (order o): bad; k3 (order o): bad; k4 (order o): bad; …",
 		},
 	}
@@ -183,11 +209,12 @@ func TestLedgerProperty(t *testing.T) {
 					PaymentKey: key, OrderID: order, Status: statusGen.Draw(t, "status"), Amount: 100,
 					CanceledAmount: canceled.Draw(t, "canceled here"),
 					MoneyIncident:  rapid.Bool().Draw(t, "incident"), DoneCancels: rapid.Bool().Draw(t, "cancels"),
+					ByHand: rapid.Bool().Draw(t, "by hand"),
 				})
 			}
 		}
 		l := payment.CheckLedger(gateway, local)
-		boxed := l.Paid + l.Returned + l.Incident + l.Doubt
+		boxed := l.Paid + l.Returned + l.Incident + l.Doubt + l.ByHand
 		if boxed > l.Approved {
 			t.Fatalf("%d in boxes of %d", boxed, l.Approved)
 		}
@@ -201,14 +228,5 @@ func TestLedgerProperty(t *testing.T) {
 	})
 	if held == 0 {
 		t.Error("no ledger held: the property was never tried")
-	}
-}
-
-func TestMoneyIncidents(t *testing.T) {
-	t.Parallel()
-	for _, kind := range payment.IncidentKinds() {
-		if got, want := kind.Money(), kind != payment.DeadNotice; got != want {
-			t.Errorf("%s is about money: %v, want %v", kind, got, want)
-		}
 	}
 }

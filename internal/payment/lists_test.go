@@ -78,6 +78,8 @@ func TestListsAreWhole(t *testing.T) {
 			"IncidentKind", texts(payment.IncidentKinds()),
 			"mismatch cancel_failed unexpected_state orphan_approval unknown_outcome dead_notice",
 		},
+		{"IncidentAction", texts(payment.IncidentActions()), "accept give_back not_ours settled"},
+		{"IncidentState", constants(t, "IncidentState"), "open resolved all"},
 		{"Code", texts(payment.Codes()), "invalid_request unauthorized declined forbidden not_found method_not_allowed " +
 			"order_conflict payment_canceled in_progress cancel_in_progress not_cancelable refund_account_required " +
 			"idempotency_key_reused expired too_large unsupported_media_type member_rate_limited rate_limited internal " +

@@ -137,24 +137,6 @@ const (
 // Actors lists every actor.
 func Actors() []Actor { return []Actor{ByConfirm, ByRecovery, BySync, ByWebhook, ByOperator} }
 
-// IncidentKind names a doubt that a machine may not decide.
-type IncidentKind string
-
-// The incident kinds; all but DeadNotice are about money.
-const (
-	UnknownOutcome  IncidentKind = "unknown_outcome"
-	Mismatch        IncidentKind = "mismatch"
-	CancelFailed    IncidentKind = "cancel_failed"
-	UnexpectedState IncidentKind = "unexpected_state"
-	OrphanApproval  IncidentKind = "orphan_approval"
-	DeadNotice      IncidentKind = "dead_notice"
-)
-
-// IncidentKinds lists every kind.
-func IncidentKinds() []IncidentKind {
-	return []IncidentKind{UnknownOutcome, Mismatch, CancelFailed, UnexpectedState, OrphanApproval, DeadNotice}
-}
-
 // NoticeKind names what a notice tells.
 type NoticeKind string
 
