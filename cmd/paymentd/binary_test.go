@@ -61,7 +61,16 @@ type process struct {
 // spawn starts the real program and waits until it listens.
 func (w *world) spawn(set ...string) *process {
 	w.t.Helper()
-	cmd := exec.Command(binary.path(w.t), "serve")
+	p, listens := w.launch(exec.Command(binary.path(w.t), "serve"), set...)
+	if !listens {
+		w.t.Fatal("paymentd ended instead of listening")
+	}
+	return p
+}
+
+// launch starts a program that serves as paymentd does and waits until it listens or ends.
+func (w *world) launch(cmd *exec.Cmd, set ...string) (p *process, listens bool) {
+	w.t.Helper()
 	cmd.Env = w.env(set...)
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(w.log, write), w.log
@@ -69,7 +78,7 @@ func (w *world) spawn(set ...string) *process {
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	p := &process{instance: &instance{world: w}, cmd: cmd, ended: make(chan error, 1)}
+	p = &process{instance: &instance{world: w}, cmd: cmd, ended: make(chan error, 1)}
 	go func() {
 		err := cmd.Wait()
 		_ = write.Close()
@@ -90,14 +99,11 @@ func (w *world) spawn(set ...string) *process {
 		_, _ = io.Copy(io.Discard, read)
 	}()
 	select {
-	case ok := <-ready:
-		if !ok {
-			w.t.Fatal("paymentd ended instead of listening")
-		}
+	case listens = <-ready:
 	case <-time.After(60 * time.Second):
 		w.t.Fatal("paymentd did not listen in time")
 	}
-	return p
+	return p, listens
 }
 
 // kill ends the process as a crash does.

@@ -47,6 +47,9 @@ var quick = []string{
 var shape = regexp.MustCompile(`test_[a-z_]*[0-9]{15,}`)
 
 func TestMain(m *testing.M) {
+	if at, doomed := os.LookupEnv(failpointVariable); doomed {
+		os.Exit(serveDoomed(at))
+	}
 	flag.Parse()
 	// The tests wait for time-outs and leases more than they compute.
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
