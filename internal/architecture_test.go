@@ -61,6 +61,7 @@ var mayUse = map[string][]string{
 	"github.com/caarlos0/env/v11":         {"cmd/paymentd"},
 	"golang.org/x/time":                   {"internal/pg", "internal/httpapi", "internal/recovery", "internal/tosssim", "cmd/paymentd"},
 	"golang.org/x/sync":                   {"internal/store", "internal/notify", "internal/recovery", "internal/httpapi", "cmd/paymentd"},
+	"github.com/wneessen/go-mail":         {"internal/notify"},
 	"github.com/prometheus/client_golang": {"internal/pg", "internal/store", "internal/notify", "internal/recovery", "internal/httpapi", "internal/operator", "internal/web", "cmd/paymentd"},
 }
 

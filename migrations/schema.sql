@@ -50,6 +50,7 @@ notices.fence bigint NOT NULL DEFAULT 0;
 notices.last_error text NOT NULL DEFAULT ''::text;
 notices.created_at timestamp with time zone NOT NULL DEFAULT now();
 notices.delivered_at timestamp with time zone;
+notices.replayed_at timestamp with time zone;
 notices CONSTRAINT notices_event_key UNIQUE (payment_id, kind, event);
 notices CONSTRAINT notices_pkey PRIMARY KEY (id);
 CREATE INDEX notices_dead_idx ON public.notices USING btree (created_at) WHERE (state = 'dead'::text);

@@ -23,7 +23,7 @@ type ports struct {
 	queue                recovery.Queue
 	sweeper              recovery.Sweeper
 	outbox               notify.Queue
-	webhook              notify.Sender // nil: none
+	webhook, mail        notify.Sender // nil: none
 }
 
 // build makes every part from the settings.
@@ -39,6 +39,11 @@ func (p *program) build() error {
 	}
 	if c.NotifyWebhookURL != "" {
 		if to.webhook, err = c.webhook(); err != nil {
+			return err
+		}
+	}
+	if c.NotifySMTPURL != "" {
+		if to.mail, err = c.mail(); err != nil {
 			return err
 		}
 	}
@@ -58,7 +63,7 @@ func (p *program) build() error {
 		return err
 	}
 	p.notices, err = notify.New(notify.Options{
-		Queue: to.outbox, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: to.webhook,
+		Queue: to.outbox, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: to.webhook, Mail: to.mail,
 	})
 	return err
 }
@@ -80,6 +85,10 @@ func (c Config) webhook() (*notify.Webhook, error) {
 	return notify.NewWebhook(notify.WebhookOptions{
 		URL: c.NotifyWebhookURL, Secret: string(c.NotifyWebhookSecret), AllowPrivate: c.NotifyAllowPrivate,
 	})
+}
+
+func (c Config) mail() (*notify.Mail, error) {
+	return notify.NewMail(notify.MailOptions{URL: string(c.NotifySMTPURL), From: c.NotifyFrom})
 }
 
 func (p *program) gatewayOptions() pg.Options {

@@ -157,7 +157,11 @@ func (c Config) checkNotices(p *problems) {
 		_, err := c.webhook()
 		p.when(err != nil, "NOTIFY_WEBHOOK_URL", "or its secret: %v", err)
 	}
-	p.when(c.NotifySMTPURL != "" || c.NotifyFrom != "", "NOTIFY_SMTP_URL", "mail is not in this version; receipts go to the log")
+	p.when((c.NotifySMTPURL == "") != (c.NotifyFrom == ""), "NOTIFY_SMTP_URL", "and NOTIFY_FROM go together")
+	if c.NotifySMTPURL != "" && c.NotifyFrom != "" {
+		_, err := c.mail()
+		p.when(err != nil, "NOTIFY_SMTP_URL", "or NOTIFY_FROM: %v", err)
+	}
 }
 
 // Live reports whether real money moves.

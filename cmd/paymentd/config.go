@@ -75,9 +75,9 @@ type Config struct {
 	NotifyWorkers       int    `env:"NOTIFY_WORKERS" envDefault:"4" help:"workers that deliver notices, 1 to 4"`
 	NotifyWebhookURL    string `env:"NOTIFY_WEBHOOK_URL" help:"where payment.* notices go (Standard Webhooks)"`
 	NotifyWebhookSecret Secret `env:"NOTIFY_WEBHOOK_SECRET" help:"its signing secret, whsec_…"`
-	NotifyAllowPrivate  bool   `env:"NOTIFY_ALLOW_PRIVATE" envDefault:"true" help:"allow private and loopback addresses"`
-	NotifySMTPURL       Secret `env:"NOTIFY_SMTP_URL" help:"mail server for receipts (not in this version: refused)"`
-	NotifyFrom          string `env:"NOTIFY_FROM" help:"sender of receipts (not in this version: refused)"`
+	NotifyAllowPrivate  bool   `env:"NOTIFY_ALLOW_PRIVATE" envDefault:"true" help:"allow the webhook private and loopback addresses"`
+	NotifySMTPURL       Secret `env:"NOTIFY_SMTP_URL" help:"mail server for receipts, smtp://… or smtps://…"`
+	NotifyFrom          string `env:"NOTIFY_FROM" help:"sender of receipts: one address, the shop's name before it"`
 
 	ShutdownWithin *time.Duration `env:"SHUTDOWN_WITHIN" help:"longest ordered stop; default D, the deadline of detached work"`
 	LogLevel       string         `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`

@@ -39,6 +39,7 @@ func commands() []command {
 	return []command{
 		{"serve", "run the service", serveCommand},
 		{"migrate", "bring the database to this version's schema, or show where it stands", migrateCommand},
+		{"notices", "list the notices of the outbox, or send dead ones again", noticesCommand},
 		{"healthcheck", "ask a running paymentd whether it is ready; for containers", healthCommand},
 		{"version", "print the version", versionCommand},
 	}

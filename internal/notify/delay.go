@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// lifetime is how long a notice is tried, from the move that it tells of; then it is dead (design note §9).
+// lifetime is how long a notice is tried, from the move that it tells of or from its last replay; then it is dead
+// (design note §9).
 const lifetime = 24 * time.Hour
 
 const (

@@ -34,7 +34,7 @@ func contain(f func() error) (err error) {
 // deliver does one try with one notice and writes its result. The end of ctx stops only the wait for a place:
 // what was begun is finished.
 func (p *Pool) deliver(ctx context.Context, n payment.Notice) {
-	s := p.sinks[n.Kind]
+	s := p.sinkOf(n)
 	if s == nil {
 		p.finish(ctx, n, conclude(n, 0, errUnknownKind))
 		return
@@ -83,7 +83,7 @@ func conclude(n payment.Notice, took time.Duration, err error) payment.NoticeRes
 	if err == nil {
 		return payment.NoticeResult{State: payment.NoticeDelivered}
 	}
-	left := lifetime - n.Now.Sub(n.CreatedAt) - took
+	left := lifetime - n.Age() - took
 	if left <= 0 {
 		return payment.NoticeResult{State: payment.NoticeDead, Error: errorText(err)}
 	}

@@ -54,6 +54,7 @@ func TestConclude(t *testing.T) {
 		name     string
 		age      time.Duration
 		took     time.Duration
+		replayed bool
 		err      error
 		want     payment.NoticeState
 		min, max time.Duration
@@ -66,12 +67,17 @@ func TestConclude(t *testing.T) {
 			want: payment.NoticeQueued, min: 3 * time.Second, max: 3 * time.Second,
 		},
 		{name: "failed at the end", age: lifetime, err: refused, want: payment.NoticeDead},
+		{name: "replayed after its death", age: time.Hour, replayed: true, err: refused, want: payment.NoticeQueued, min: 15 * time.Second, max: 25 * time.Second},
+		{name: "failed at the end of its second life", age: lifetime, replayed: true, err: refused, want: payment.NoticeDead},
 		{name: "the try itself outlives it", age: lifetime - time.Second, took: 2 * time.Second, err: refused, want: payment.NoticeDead},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			n := payment.Notice{Attempts: 3, CreatedAt: created, Now: created.Add(test.age)}
+			if test.replayed {
+				n.CreatedAt, n.ReplayedAt = created.Add(-72*time.Hour), created
+			}
 			got := conclude(n, test.took, test.err)
 			if got.State != test.want || got.RetryIn < test.min || got.RetryIn > test.max {
 				t.Errorf("got %+v, want %s in %v to %v", got, test.want, test.min, test.max)

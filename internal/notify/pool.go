@@ -50,7 +50,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Webhook takes the payment.* notices; nil sends them to the log.
 	Webhook Sender
-	// Mail takes the receipts; nil sends them to the log.
+	// Mail takes the receipts of payments with a receiptEmail; nil sends them to the log, as all others.
 	Mail Sender
 	// SendTimeout ends one try; 10 s by default.
 	SendTimeout time.Duration
@@ -63,6 +63,7 @@ type Pool struct {
 	log         *slog.Logger
 	metrics     *metrics
 	sinks       map[payment.NoticeKind]*sink
+	local       *sink
 	sendTimeout time.Duration
 
 	// hands holds one token per notice in hand.
@@ -82,6 +83,9 @@ func New(o Options) (*Pool, error) {
 	if w, ok := o.Webhook.(*Webhook); ok && w == nil {
 		wrong = append(wrong, errors.New("webhook is a nil *Webhook, leave the field empty instead"))
 	}
+	if m, ok := o.Mail.(*Mail); ok && m == nil {
+		wrong = append(wrong, errors.New("mail is a nil *Mail, leave the field empty instead"))
+	}
 	if o.SendTimeout < 0 {
 		wrong = append(wrong, errors.New("send time-out must not be negative"))
 	}
@@ -95,9 +99,10 @@ func New(o Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notice pool: %w", err)
 	}
+	local := logSink(o)
 	return &Pool{
 		queue: o.Queue, workers: o.Workers, log: o.Log, metrics: m,
-		sinks: sinksOf(o), sendTimeout: o.SendTimeout,
+		sinks: sinksOf(o, local), local: local, sendTimeout: o.SendTimeout,
 		hands: make(chan struct{}, o.Workers),
 	}, nil
 }

@@ -38,6 +38,12 @@ func TestNewRefuses(t *testing.T) {
 			},
 		},
 		{
+			name: "typed nil mail", want: "notice pool: mail is a nil *Mail, leave the field empty instead",
+			options: Options{
+				Queue: &outbox{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1, Mail: (*Mail)(nil),
+			},
+		},
+		{
 			name: "negative time-out", want: "notice pool: send time-out must not be negative",
 			options: Options{
 				Queue: &outbox{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1, SendTimeout: -1,

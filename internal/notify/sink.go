@@ -37,9 +37,12 @@ type sink struct {
 	restsTo time.Time
 }
 
-// sinksOf says which kind goes where.
-func sinksOf(o Options) map[payment.NoticeKind]*sink {
-	local := &sink{name: toLog, sender: logSender{log: o.Log}, places: make(chan struct{}, o.Workers)}
+func logSink(o Options) *sink {
+	return &sink{name: toLog, sender: logSender{log: o.Log}, places: make(chan struct{}, o.Workers)}
+}
+
+// sinksOf says which kind goes where; local takes what has no other.
+func sinksOf(o Options, local *sink) map[payment.NoticeKind]*sink {
 	webhook, mail := local, local
 	if o.Webhook != nil {
 		webhook = &sink{name: toWebhook, sender: o.Webhook, places: make(chan struct{}, max(1, o.Workers-1))}
@@ -53,6 +56,14 @@ func sinksOf(o Options) map[payment.NoticeKind]*sink {
 		payment.NoticeCanceled: webhook,
 		payment.NoticeReceipt:  mail,
 	}
+}
+
+// sinkOf is where the notice goes: a receipt for nobody goes to the log. It is nil for a kind of a newer version.
+func (p *Pool) sinkOf(n payment.Notice) *sink {
+	if n.Kind == payment.NoticeReceipt && n.Payment.ReceiptEmail == "" {
+		return p.local
+	}
+	return p.sinks[n.Kind]
 }
 
 // enter takes a place; false means that the sink is stuck or ctx ended. Who entered must leave.

@@ -12,56 +12,70 @@ import (
 	"paymentd/internal/payment"
 )
 
-// TestDeadReceiverDelaysNobody: a backlog for a receiver that is down stands in front, and more comes with
-// every payment; the receipts must not notice.
-func TestDeadReceiverDelaysNobody(t *testing.T) {
+// TestTrap23_DeadReceiverDelaysNobody: a backlog for a receiver that is down stands in front, and more comes with
+// every payment; the other receiver, and the log, must not notice.
+func TestTrap23_DeadReceiverDelaysNobody(t *testing.T) {
 	t.Parallel()
 	refuse := func(context.Context, payment.Notice) error { return errors.New("connection refused") }
 	tests := []struct {
 		name    string
 		workers int
-		webhook senderFunc
+		sick    payment.NoticeKind
+		does    senderFunc
 		within  time.Duration
 	}{
-		{name: "four workers, hangs", workers: 4, webhook: hang, within: 3 * time.Second},
-		{name: "two workers, hangs", workers: 2, webhook: hang, within: 3 * time.Second},
-		{name: "one worker, hangs", workers: 1, webhook: hang, within: 14 * time.Second},
-		{name: "four workers, refuses", workers: 4, webhook: refuse, within: 3 * time.Second},
-		{name: "one worker, refuses", workers: 1, webhook: refuse, within: 3 * time.Second},
+		{name: "four workers, the webhook hangs", workers: 4, sick: payment.NoticePaid, does: hang, within: 3 * time.Second},
+		{name: "two workers, the webhook hangs", workers: 2, sick: payment.NoticePaid, does: hang, within: 3 * time.Second},
+		{name: "one worker, the webhook hangs", workers: 1, sick: payment.NoticePaid, does: hang, within: 14 * time.Second},
+		{name: "four workers, the webhook refuses", workers: 4, sick: payment.NoticePaid, does: refuse, within: 3 * time.Second},
+		{name: "one worker, the webhook refuses", workers: 1, sick: payment.NoticePaid, does: refuse, within: 3 * time.Second},
+		{name: "four workers, the mail server hangs", workers: 4, sick: payment.NoticeReceipt, does: hang, within: 3 * time.Second},
+		{name: "one worker, the mail server hangs", workers: 1, sick: payment.NoticeReceipt, does: hang, within: 14 * time.Second},
+		{name: "four workers, the mail server refuses", workers: 4, sick: payment.NoticeReceipt, does: refuse, within: 3 * time.Second},
 	}
+	well := func(context.Context, payment.Notice) error { return nil }
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := setup(t, Options{Workers: test.workers, Webhook: test.webhook, Log: slog.New(slog.DiscardHandler)})
+				options := Options{Workers: test.workers, Webhook: senderFunc(well), Mail: test.does, Log: slog.New(slog.DiscardHandler)}
+				other, sink := payment.NoticePaid, toMail
+				if test.sick == payment.NoticePaid {
+					options.Webhook, options.Mail = options.Mail, options.Webhook
+					other, sink = payment.NoticeReceipt, toWebhook
+				}
+				b := setup(t, options)
 				b.queue.latency = 2 * time.Millisecond
 				for i := range 400 {
-					b.queue.add(payment.NoticePaid, paid("order-"+strconv.Itoa(i)))
+					b.queue.add(test.sick, paid("order-"+strconv.Itoa(i)))
 				}
 				b.run(t)
-				var receipts []*row
+				var healthy []*row
 				for i := range 60 {
 					time.Sleep(500 * time.Millisecond)
-					b.queue.add(payment.NoticePaid, paid("order-"+strconv.Itoa(i)))
-					receipts = append(receipts, b.queue.add(payment.NoticeReceipt, paid("order-"+strconv.Itoa(i))))
+					p := paid("order-" + strconv.Itoa(i))
+					b.queue.add(test.sick, p)
+					healthy = append(healthy, b.queue.add(other, p))
+					p.ReceiptEmail = ""
+					healthy = append(healthy, b.queue.add(payment.NoticeReceipt, p))
 				}
 				time.Sleep(30 * time.Second)
 				if err := b.stop(); err != nil {
 					t.Error(err)
 				}
 				var longest time.Duration
-				for _, r := range receipts {
+				for _, r := range healthy {
 					if r.state != payment.NoticeDelivered {
-						t.Fatalf("a receipt is %s", r.state)
+						t.Fatalf("a notice for another receiver is %s", r.state)
 					}
 					longest = max(longest, r.doneAt.Sub(r.notice.CreatedAt))
 				}
-				t.Logf("longest delay of a receipt: %v", longest)
+				t.Logf("longest delay: %v", longest)
 				if longest > test.within {
-					t.Errorf("a receipt waited %v, want at most %v", longest, test.within)
+					t.Errorf("a notice for another receiver waited %v, want at most %v", longest, test.within)
 				}
-				if b.count(toWebhook, "failed") == 0 {
-					t.Error("the webhook was never tried")
+				if b.count(sink, "failed") == 0 {
+					t.Error("the sick receiver was never tried")
 				}
 			})
 		})

@@ -136,8 +136,8 @@ func TestWebhookIsVerified(t *testing.T) {
 	}
 }
 
-// TestWebhookSignsEachTry: a late retry must not look like a replay (same id, new timestamp and signature).
-func TestWebhookSignsEachTry(t *testing.T) {
+// TestTrap22_SignsEachTry: a late retry must not look like a replay (same id, new timestamp and signature).
+func TestTrap22_SignsEachTry(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	w := newWebhook(t, WebhookOptions{URL: r.url, AllowPrivate: true})

@@ -16,8 +16,18 @@ type Notice struct {
 	// CreatedAt is when the payment moved, Now when the notice was claimed, both by PostgreSQL's clock.
 	CreatedAt time.Time
 	Now       time.Time
+	// ReplayedAt is when an operator gave the notice a new life; zero if nobody did.
+	ReplayedAt time.Time
 	// Payment is the row as it is now, which may have moved on since the notice was written.
 	Payment Payment
+}
+
+// Age is how long the notice has been tried: since the payment moved, or since an operator replayed it.
+func (n Notice) Age() time.Duration {
+	if n.ReplayedAt.After(n.CreatedAt) {
+		return n.Now.Sub(n.ReplayedAt)
+	}
+	return n.Now.Sub(n.CreatedAt)
 }
 
 // NoticeState is where a notice stands in the outbox.

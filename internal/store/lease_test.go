@@ -248,7 +248,7 @@ func TestNotices(t *testing.T) {
 	if len(claim()) != 0 {
 		t.Error("claimed before its time")
 	}
-	// A worker that comes late with its result does not disturb the one that took over (trap 21).
+	// A worker that comes late with its result does not disturb the one that took over.
 	f.exec("UPDATE notices SET due_at = now() - interval '1 s'")
 	for _, n := range claim() {
 		if n.ID == second.ID {
@@ -370,6 +370,10 @@ func TestPlans(t *testing.T) {
 		{"stuck", stuckSQL, []any{lease}},
 		{"missing notices", missingNoticesSQL, nil},
 		{"claim notices", claimNoticesSQL, []any{1, lease}},
+		{"dead notices", listNoticesSQL, []any{"dead", "", "", 0 * time.Second, "", 0, 1}},
+		{"notices of an order", listNoticesSQL, []any{"", "", "o", 0 * time.Second, "", 0, 1}},
+		{"replay", replaySQL, []any{[]string{nobody}, false, false}},
+		{"lock dead incidents", lockDeadIncidentsSQL, []any{[]string{nobody}}},
 		{"figures", figuresSQL, nil},
 		{"reopen", reopenSQL, []any{1, 1, lease, reopenable()}},
 		{"begin give back", beginGiveBackSQL, []any{1, 1, lease, true, "c", 1, ""}},

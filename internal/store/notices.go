@@ -15,17 +15,18 @@ const claimNoticesSQL = `WITH due AS (
 	), claimed AS (
 		UPDATE notices AS n SET attempts = n.attempts + 1, fence = n.fence + 1, due_at = now() + $2::interval
 		FROM due WHERE n.id = due.id
-		RETURNING n.id, n.kind, n.sequence, n.attempts, n.fence, n.created_at, n.payment_id
+		RETURNING n.id, n.kind, n.sequence, n.attempts, n.fence, n.created_at, n.replayed_at, n.payment_id
 	)
-	SELECT ` + columns + `, n.id::text, n.kind, n.sequence, n.attempts, n.fence, n.created_at
+	SELECT ` + columns + `, n.id::text, n.kind, n.sequence, n.attempts, n.fence, n.created_at, n.replayed_at
 	FROM claimed AS n JOIN payments AS p ON p.id = n.payment_id ORDER BY n.created_at, n.sequence`
 
 // ClaimNotices leases at most limit due notices, the longest due first. A worker that dies leaves them to the next
 // one when the lease is over; the attempt counts all the same.
 func (s *Store) ClaimNotices(ctx context.Context, limit int, lease time.Duration) ([]payment.Notice, error) {
 	return readAll(ctx, s, statement{"claim notices", claimNoticesSQL, []any{limit, lease}}, func(row pgx.CollectableRow) (n payment.Notice, err error) {
-		err = scanPayment(row, &n.Payment, &n.ID, &n.Kind, &n.Sequence, &n.Attempts, &n.Fence, &n.CreatedAt)
-		n.Now = n.Payment.ReadAt
+		var replayed *time.Time
+		err = scanPayment(row, &n.Payment, &n.ID, &n.Kind, &n.Sequence, &n.Attempts, &n.Fence, &n.CreatedAt, &replayed)
+		n.Now, n.ReplayedAt = n.Payment.ReadAt, timeOf(replayed)
 		return n, err
 	})
 }
@@ -44,7 +45,8 @@ const finishNoticeSQL = `WITH finished AS (
 		SELECT p.id, p.payment_key, p.order_id, 'dead_notice',
 			jsonb_build_object('notice', n.id, 'kind', n.kind, 'attempts', n.attempts, 'error', $5::text)
 		FROM finished AS n JOIN payments AS p ON p.id = n.payment_id WHERE $3 = 'dead'
-		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
+		-- The lock on the open incident makes a replay, which may close it, end first.
+		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO UPDATE SET kind = EXCLUDED.kind
 	)
 	SELECT count(*) FROM finished`
 
@@ -62,6 +64,115 @@ func (s *Store) FinishNotice(ctx context.Context, n payment.Notice, r payment.No
 func (s *Store) count(ctx context.Context, noun, sql string, args ...any) (n int, err error) {
 	_, err = s.write(ctx, statement{noun, sql, args}, func(row pgx.Row) error { return row.Scan(&n) })
 	return n, err
+}
+
+// NoticeFilter picks notices; an empty field picks all.
+type NoticeFilter struct {
+	State payment.NoticeState
+	Kind  payment.NoticeKind
+	Order string
+	// Since picks what moved at most so long ago.
+	Since time.Duration
+	// Limit is the most rows; it must be given.
+	Limit int
+	// After is the last row of the page before.
+	After NoticeRow
+}
+
+// NoticeRow is a notice as operators see it: nothing in it is secret or about a person.
+type NoticeRow struct {
+	ID        string
+	Kind      payment.NoticeKind
+	State     payment.NoticeState
+	OrderID   string
+	Sequence  int64
+	Attempts  int
+	CreatedAt time.Time
+	// ReplayedAt, DueAt and DeliveredAt are nil if never.
+	ReplayedAt, DueAt, DeliveredAt *time.Time
+	LastError                      string
+	// PaymentID is the place in the list, with ID.
+	PaymentID int64
+}
+
+const listNoticesSQL = `SELECT n.id::text, n.kind, n.state, COALESCE(p.order_id, ''), n.sequence, n.attempts,
+		n.created_at, n.replayed_at, n.due_at, n.delivered_at, n.last_error, n.payment_id
+	FROM notices AS n LEFT JOIN payments AS p ON p.id = n.payment_id
+	WHERE ($1 = '' OR n.state = $1) AND ($2 = '' OR n.kind = $2)
+	  AND ($3 = '' OR n.payment_id IN (SELECT p.id FROM payments AS p WHERE p.order_id = $3 AND (p.holds_order OR NOT p.holds_order)))
+	  AND ($4::interval = '0' OR n.created_at > now() - $4::interval)
+	  AND ($5 = '' OR (n.payment_id, n.id::text) < ($6::bigint, $5))
+	ORDER BY n.payment_id DESC, n.id::text DESC LIMIT $7`
+
+// ListNotices reads notices, those of the newest payments first. It writes nothing.
+func (s *Store) ListNotices(ctx context.Context, f NoticeFilter) ([]NoticeRow, error) {
+	return readAll(ctx, s, statement{"list notices", listNoticesSQL, []any{
+		string(f.State), string(f.Kind), f.Order, f.Since, f.After.ID, f.After.PaymentID, f.Limit,
+	}}, pgx.RowToStructByPos[NoticeRow])
+}
+
+// Replay asks for notices to be sent again.
+type Replay struct {
+	IDs []string
+	// Again sends also what was delivered. What is queued or superseded is never touched.
+	Again bool
+	// DryRun only says what would be done.
+	DryRun bool
+	// By is the operator who closes the incidents.
+	By string
+}
+
+// Replayed is what a Replay met.
+type Replayed struct {
+	ID string
+	// Was is the state before.
+	Was payment.NoticeState
+	// Done means that the notice is queued again and due, or would be.
+	Done bool
+}
+
+const replaySQL = `WITH asked AS (
+		SELECT n.id, n.state, n.state = 'dead' OR $2 AND n.state = 'delivered' AS wanted
+		FROM notices AS n WHERE n.id = ANY($1::text[]::uuid[]) ORDER BY n.id FOR UPDATE
+	), replayed AS (
+		UPDATE notices AS n SET state = 'queued', attempts = 0, due_at = now(), fence = n.fence + 1, delivered_at = NULL, replayed_at = now()
+		FROM asked AS a WHERE n.id = a.id AND a.wanted AND NOT $3
+	)
+	SELECT a.id::text, a.state, a.wanted FROM asked AS a ORDER BY a.id`
+
+// Two statements, because the second must see what others committed while the first waited for the lock.
+const lockDeadIncidentsSQL = `SELECT i.id FROM incidents AS i JOIN payments AS p ON p.payment_key = i.payment_key
+	WHERE i.kind = 'dead_notice' AND i.resolved_at IS NULL
+	  AND p.id IN (SELECT n.payment_id FROM notices AS n WHERE n.id = ANY($1::text[]::uuid[])) ORDER BY i.id FOR UPDATE OF i`
+
+const closeDeadIncidentsSQL = `UPDATE incidents AS i SET resolved_at = now(), resolved_by = $2, action = 'replayed', note = 'replayed'
+	FROM payments AS p WHERE i.id = ANY($1) AND p.payment_key = i.payment_key
+	  AND NOT EXISTS (SELECT FROM notices AS n WHERE n.payment_id = p.id AND n.state = 'dead')`
+
+// ReplayNotices queues notices again: due now, with the same id, all attempts and a new life of 24 hours. It closes the
+// incident dead_notice of a payment that has no dead notice left. An id that is not in the result is unknown.
+func (s *Store) ReplayNotices(ctx context.Context, r Replay) (list []Replayed, err error) {
+	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, replaySQL, r.IDs, r.Again, r.DryRun)
+			if err != nil {
+				return err
+			}
+			if list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Replayed]); err != nil || r.DryRun {
+				return err
+			}
+			if rows, err = tx.Query(ctx, lockDeadIncidentsSQL, r.IDs); err != nil {
+				return err
+			}
+			open, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+			if err != nil || len(open) == 0 {
+				return err
+			}
+			_, err = tx.Exec(ctx, closeDeadIncidentsSQL, open, clean(r.By))
+			return err
+		})
+	})
+	return list, wrap("replay notices", err)
 }
 
 // figures are the numbers of the ledger that operators watch.

@@ -1,0 +1,234 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"paymentd/internal/payment"
+)
+
+const nobody = "00000000-0000-4000-8000-000000000000"
+
+func (f *fixture) claimAll() map[payment.NoticeKind]payment.Notice {
+	f.t.Helper()
+	list, err := f.ClaimNotices(f.t.Context(), 100, lease)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	out := map[payment.NoticeKind]payment.Notice{}
+	for _, n := range list {
+		out[n.Kind] = n
+	}
+	return out
+}
+
+func (f *fixture) end(n payment.Notice, state payment.NoticeState, why string) {
+	f.t.Helper()
+	if err := f.FinishNotice(f.t.Context(), n, payment.NoticeResult{State: state, RetryIn: time.Hour, Error: why}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) list(filter NoticeFilter) (out []string) {
+	f.t.Helper()
+	if filter.Limit == 0 {
+		filter.Limit = 100
+	}
+	rows, err := f.ListNotices(f.t.Context(), filter)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, n := range rows {
+		out = append(out, fmt.Sprintf("%s %s %s %d %s", n.OrderID, n.Kind, n.State, n.Attempts, n.LastError))
+	}
+	return out
+}
+
+func (f *fixture) replay(r Replay) []Replayed {
+	f.t.Helper()
+	list, err := f.ReplayNotices(f.t.Context(), r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return list
+}
+
+// openIncidents counts the open incidents dead_notice.
+func (f *fixture) openIncidents() int {
+	return f.count("incidents WHERE kind = 'dead_notice' AND resolved_at IS NULL")
+}
+
+// TestTrap21_DeliveredStaysDelivered: neither a worker that comes late, nor a replay, nor the next claim sends again what
+// was delivered; and what failed the first time is not taken for done.
+func TestTrap21_DeliveredStaysDelivered(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
+	late := f.claimAll()
+	f.exec("UPDATE notices SET due_at = now() - interval '1 s'")
+	second := f.claimAll()
+	f.end(second[payment.NoticePaid], payment.NoticeDelivered, "")
+	f.end(second[payment.NoticeReceipt], payment.NoticeQueued, "451")
+	for _, state := range []payment.NoticeState{payment.NoticeQueued, payment.NoticeDead} {
+		if err := f.FinishNotice(t.Context(), late[payment.NoticePaid], payment.NoticeResult{State: state}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
+			t.Errorf("a late %s: %v", state, err)
+		}
+	}
+	id := second[payment.NoticePaid].ID
+	if diff := cmp.Diff([]Replayed{{ID: id, Was: payment.NoticeDelivered}}, f.replay(Replay{IDs: []string{id}})); diff != "" {
+		t.Errorf("replay of a delivered one (-want +got):\n%s", diff)
+	}
+	f.exec("UPDATE notices SET due_at = now() WHERE due_at IS NOT NULL")
+	third := f.claimAll()
+	if _, again := third[payment.NoticePaid]; again || third[payment.NoticeReceipt].Attempts != 3 {
+		t.Errorf("claimed %+v, want the receipt alone", third)
+	}
+}
+
+func TestListNotices(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for _, name := range []string{"a", "b"} {
+		f.settle(settlement(f.reserved(name), payment.Paid, payment.ByConfirm))
+	}
+	f.exec("UPDATE notices SET state = 'dead', due_at = NULL, last_error = 'HTTP 500', attempts = 57, created_at = now() - interval '30 h' WHERE kind = 'receipt'")
+	f.exec("UPDATE notices SET state = 'delivered', due_at = NULL, delivered_at = now() FROM payments AS p WHERE p.id = payment_id AND p.order_id = 'order_a' AND kind = 'payment.paid'")
+	const deadA, deadB = "order_a receipt dead 57 HTTP 500", "order_b receipt dead 57 HTTP 500"
+	const deliveredA, queuedB = "order_a payment.paid delivered 0 ", "order_b payment.paid queued 0 "
+	for _, tt := range []struct {
+		name   string
+		filter NoticeFilter
+		want   []string
+	}{
+		{"dead, newest payment first", NoticeFilter{State: payment.NoticeDead}, []string{deadB, deadA}},
+		{"queued", NoticeFilter{State: payment.NoticeQueued}, []string{queuedB}},
+		{"of a kind", NoticeFilter{Kind: payment.NoticePaid}, []string{queuedB, deliveredA}},
+		{"of an order", NoticeFilter{Order: "order_a", Kind: payment.NoticeReceipt}, []string{deadA}},
+		{"of a day", NoticeFilter{Since: 24 * time.Hour}, []string{queuedB, deliveredA}},
+		{"of an unknown order", NoticeFilter{Order: "order_x"}, nil},
+		{"superseded", NoticeFilter{State: payment.NoticeSuperseded}, nil},
+		{"the first", NoticeFilter{State: payment.NoticeDead, Limit: 1}, []string{deadB}},
+	} {
+		if diff := cmp.Diff(tt.want, f.list(tt.filter)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	var pages int
+	for after := (NoticeRow{}); ; pages++ {
+		page, err := f.ListNotices(t.Context(), NoticeFilter{Limit: 1, After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		after = page[0]
+		if pages > 4 {
+			t.Fatal("the pages do not end")
+		}
+	}
+	if pages != 4 {
+		t.Errorf("%d pages of one, want 4", pages)
+	}
+}
+
+func TestReplayNotices(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for _, name := range []string{"a", "b"} {
+		f.settle(settlement(f.reserved(name), payment.Paid, payment.ByConfirm))
+	}
+	list, err := f.ClaimNotices(t.Context(), 100, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for _, n := range list {
+		f.end(n, payment.NoticeDead, "410")
+		ids[n.Payment.OrderID+" "+string(n.Kind)] = n.ID
+	}
+	f.exec("UPDATE notices SET attempts = 57, created_at = now() - interval '30 h'")
+	paidA, receiptA := ids["order_a payment.paid"], ids["order_a receipt"]
+	if n := f.openIncidents(); n != 2 {
+		t.Fatalf("%d incidents, want one per payment", n)
+	}
+
+	dry := f.replay(Replay{IDs: []string{paidA, nobody}, DryRun: true, By: "kim"})
+	if diff := cmp.Diff([]Replayed{{ID: paidA, Was: payment.NoticeDead, Done: true}}, dry); diff != "" {
+		t.Errorf("dry run (-want +got):\n%s", diff)
+	}
+	if n := f.count("notices WHERE state = 'dead'"); n != 4 {
+		t.Errorf("a dry run left %d dead of 4", n)
+	}
+
+	f.replay(Replay{IDs: []string{paidA}, By: "kim"})
+	if n := f.openIncidents(); n != 2 {
+		t.Errorf("%d incidents; the other notice of the payment is still dead", n)
+	}
+	f.replay(Replay{IDs: []string{receiptA}, By: "kim"})
+	if n := f.openIncidents(); n != 1 {
+		t.Errorf("%d open incidents, want the other payment's", n)
+	}
+	if n := f.count("incidents WHERE order_id = 'order_a' AND resolved_by = 'kim' AND action = 'replayed' AND note = 'replayed' AND resolved_at IS NOT NULL"); n != 1 {
+		t.Errorf("%d closed as asked", n)
+	}
+
+	claimed := f.claimAll()
+	n := claimed[payment.NoticePaid]
+	if len(claimed) != 2 || n.ID != paidA || n.Attempts != 1 {
+		t.Fatalf("claimed %+v", claimed)
+	}
+	if age := n.Age(); age > time.Minute || n.Now.Sub(n.CreatedAt) < 30*time.Hour {
+		t.Errorf("age %v, created %v before: want a new life and the old time of the event", age, n.Now.Sub(n.CreatedAt))
+	}
+	if got := f.replay(Replay{IDs: []string{paidA}, Again: true}); got[0].Done {
+		t.Errorf("replayed what is in a worker's hands: %+v", got)
+	}
+	f.end(n, payment.NoticeDelivered, "")
+	f.end(claimed[payment.NoticeReceipt], payment.NoticeSuperseded, "")
+	if got := f.replay(Replay{IDs: []string{paidA, receiptA}, Again: true}); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+	again := f.claimAll()
+	if len(again) != 1 || again[payment.NoticePaid].ID != paidA {
+		t.Errorf("claimed %+v, want the delivered one once more and the superseded one never", again)
+	}
+	// Dead a second time: a new incident, the closed one stays.
+	f.end(again[payment.NoticePaid], payment.NoticeDead, "410")
+	if n := f.count("incidents WHERE order_id = 'order_a' AND kind = 'dead_notice'"); n != 2 || f.openIncidents() != 2 {
+		t.Errorf("%d incidents of the order, %d open", n, f.openIncidents())
+	}
+}
+
+// TestReplayRacesDeath: one notice of a payment is replayed while the other dies. Whoever comes first, a dead notice has
+// its open incident.
+func TestReplayRacesDeath(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for i := range 60 {
+		f.settle(settlement(f.reserved(fmt.Sprint("r", i)), payment.Paid, payment.ByConfirm))
+		claimed := f.claimAll()
+		f.end(claimed[payment.NoticePaid], payment.NoticeDead, "410")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := f.ReplayNotices(t.Context(), Replay{IDs: []string{claimed[payment.NoticePaid].ID}, By: "kim"}); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if err := f.FinishNotice(t.Context(), claimed[payment.NoticeReceipt], payment.NoticeResult{State: payment.NoticeDead, Error: "550"}); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		f.exec("UPDATE notices SET due_at = NULL")
+	}
+	if n := f.openIncidents(); n != 60 {
+		t.Errorf("%d of 60 payments with a dead notice have an open incident", n)
+	}
+}
