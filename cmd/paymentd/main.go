@@ -18,6 +18,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout)
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		os.Exit(int(status))
+	}
 	if err != nil && !errors.Is(err, errShown) {
 		fmt.Fprintln(os.Stderr, "paymentd:", err)
 	}
@@ -28,6 +31,12 @@ func main() {
 
 // errShown is an error whose text the user has seen already.
 var errShown = errors.New("shown")
+
+// exitStatus is the end of a command that has said all there is to say and whose status tells the rest.
+type exitStatus int
+
+// Error names the status.
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // command is one subcommand.
 type command struct {
@@ -40,6 +49,7 @@ func commands() []command {
 		{"serve", "run the service", serveCommand},
 		{"migrate", "bring the database to this version's schema, or show where it stands", migrateCommand},
 		{"notices", "list the notices of the outbox, or send dead ones again", noticesCommand},
+		{"audit", "compare Toss's transactions with our payments", auditCommand},
 		{"healthcheck", "ask a running paymentd whether it is ready; for containers", healthCommand},
 		{"version", "print the version", versionCommand},
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Approval is what Toss tells of one paymentKey that it ever approved, in whatever state it is now.
@@ -35,6 +36,30 @@ type LedgerRow struct {
 	// ByHand means that an operator resolved an incident of a money kind (its action is not ResolveSettled): somebody
 	// answers for an approval that is in no box of the machine's.
 	ByHand bool
+}
+
+// Transaction is one line of Toss's reconciliation feed.
+type Transaction struct {
+	// Key is Toss's transactionKey.
+	Key                 string
+	PaymentKey, OrderID string
+	// Status is SeenUnknownStatus also for a line whose amount cannot be read.
+	Status   Sighting
+	At       time.Time
+	Currency Currency
+	// Amount is above 0 for money taken, below 0 for money that went back.
+	Amount Amount
+}
+
+// AuditRow is what an audit needs to know of one paymentKey on our side; an empty Status as in LedgerRow.
+type AuditRow struct {
+	LedgerRow
+	Currency   Currency
+	ApprovedAt time.Time
+	ReservedAt time.Time
+	UpdatedAt  time.Time
+	// ReadAt is PostgreSQL's time when the row was read.
+	ReadAt time.Time
 }
 
 // Box is where an approved paymentKey belongs.

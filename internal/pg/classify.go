@@ -55,7 +55,7 @@ func (w expectation) meets(o payment.Observation) bool {
 type classifier map[string]codes
 
 func newClassifier() classifier {
-	return classifier{opConfirm: confirmCodes(), opLookup: lookupCodes(), opCancel: cancelCodes()}
+	return classifier{opConfirm: confirmCodes(), opLookup: lookupCodes(), opCancel: cancelCodes(), opTransactions: transactionsCodes()}
 }
 
 // classify concludes from an HTTP answer; listed is false for an error code that the table does not know.
@@ -182,6 +182,11 @@ func join(parts ...codes) codes {
 // merchantCodes are answers to any operation by which Toss does not accept us.
 func merchantCodes() codes {
 	return list(payment.KindMisconfigured, "UNAUTHORIZED_KEY", "INVALID_API_KEY", "INCORRECT_BASIC_AUTH_FORMAT")
+}
+
+// transactionsCodes are answers to a question that we should not have asked; nothing else is documented of the feed.
+func transactionsCodes() codes {
+	return join(merchantCodes(), list(payment.KindRejected, "INVALID_DATE", "INVALID_REQUEST"))
 }
 
 func confirmCodes() codes {

@@ -149,7 +149,7 @@ func outcomeOf(op string, a payment.Answer) string {
 
 func outcomeOfPayment(op string, s payment.Sighting) string {
 	switch {
-	case s == payment.SeenDone || op == opCancel:
+	case s == payment.SeenDone || op == opCancel || op == opTransactions:
 		return outcomeApproved
 	case s == payment.SeenAborted || s == payment.SeenExpired:
 		return outcomeDeclined

@@ -24,6 +24,10 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// ConfirmTimeout, LookupTimeout and CancelTimeout bound one try each, up to the last byte of the answer.
 	ConfirmTimeout, LookupTimeout, CancelTimeout time.Duration
+	// TransactionsTimeout bounds one page of the reconciliation feed; 0 = the 60 s that Toss asks for.
+	TransactionsTimeout time.Duration
+	// TransactionsPage is the most lines of a page, at most 5,000; 0 = 1,000.
+	TransactionsPage int
 
 	Retry    Retry
 	Rate     Rate
@@ -115,6 +119,8 @@ func (o Options) validate() error {
 	} {
 		must(d > 0, "%s is %v, must be above 0", name, d)
 	}
+	must(o.TransactionsTimeout >= 0, "TransactionsTimeout is %v, must be at least 0", o.TransactionsTimeout)
+	must(o.TransactionsPage >= 0 && o.TransactionsPage <= maxPage, "TransactionsPage is %d, must be 0 to %d", o.TransactionsPage, maxPage)
 	must(o.Retry.Max >= 0, "Retry.Max is %d, must be at least 0", o.Retry.Max)
 	must(o.Retry.Delay >= 0, "Retry.Delay is %v, must be at least 0", o.Retry.Delay)
 	for _, cause := range o.Retry.On {

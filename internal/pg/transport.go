@@ -2,6 +2,7 @@ package pg
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -30,7 +31,7 @@ const (
 	unboundedIdle = 4096
 )
 
-var errTooLarge = errors.New("answer larger than 1 MiB")
+var errTooLarge = errors.New("answer larger than is possible")
 
 // newTransport speaks HTTP/1.1 alone: with HTTP/2 one broken connection would break every payment on it, and
 // the library re-sends streams by rules of its own.
@@ -60,11 +61,15 @@ type request struct {
 	op      string
 	method  string
 	path    string // escaped, below the base URL
+	query   string // encoded
 	key     string // Idempotency-Key, if any
 	body    []byte // nil for GET
 	timeout time.Duration
 	want    expectation
 	orderID string // for the log
+	// read concludes from a 2xx that holds no Payment; nil: the answer is a Payment.
+	read    func(payment.Answer, reply) payment.Answer
+	maxBody int64 // 0 is maxBody
 }
 
 // exchange sends one request and reads the answer to its end before the try's context is cancelled. It goes to
@@ -85,7 +90,8 @@ func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer
 	r := reply{
 		status: res.StatusCode, traceID: c.traceID(q, res.Header), retryAfter: res.Header.Get("Retry-After"),
 	}
-	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxBody+1))
+	limit := cmp.Or(q.maxBody, maxBody)
+	r.body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if secret := c.secret(); len(secret) > 0 { // from here on nobody could tell it from Toss's words
 		r.body = bytes.ReplaceAll(r.body, []byte(secret), []byte("[secret]"))
 	}
@@ -95,7 +101,7 @@ func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer
 		failed.Kind = payment.KindTimeout
 	case err != nil:
 		failed.Kind = payment.KindReset
-	case len(r.body) > maxBody:
+	case int64(len(r.body)) > limit:
 		failed.Kind, failed.Err = payment.KindFault, errTooLarge
 	}
 	return r, failed
@@ -135,7 +141,7 @@ func (c *Client) newRequest(ctx context.Context, q request) (*http.Request, erro
 	if err != nil {
 		return nil, err
 	}
-	u.Path = path
+	u.Path, u.RawQuery = path, q.query
 	req := (&http.Request{
 		Method: q.method, URL: &u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{

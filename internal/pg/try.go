@@ -34,6 +34,9 @@ func (c *Client) try(ctx context.Context, q request) (a payment.Answer) {
 		failed.Observation.Sighting = payment.SeenNoAnswer
 		return failed
 	}
+	if q.read != nil && r.status >= 200 && r.status < 300 {
+		return q.read(payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{TraceID: r.traceID}}, r)
+	}
 	a, listed = c.classifier.classify(q.op, r, q.want)
 	return a
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"time"
@@ -40,6 +41,19 @@ func evidenceOf(o payment.Observation, reason string) *string {
 		return nil
 	}
 	return new(string(text))
+}
+
+// OpenOrphan opens the incident orphan_approval about money that Toss took for a payment that is not here, and reports
+// whether it is new: one per paymentKey is open at a time, and none is opened if the payment is here by now.
+func (s *Store) OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error) {
+	n, err := s.count(ctx, "open incident", `WITH opened AS (
+			INSERT INTO incidents (payment_key, order_id, kind, evidence)
+			SELECT $1, $2, 'orphan_approval', $3::jsonb WHERE NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = $1)
+			ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
+			RETURNING 1
+		)
+		SELECT count(*) FROM opened`, clean(o.PaymentKey), clean(o.OrderID), evidenceOf(o, reason))
+	return n > 0, err
 }
 
 // cancelRow is one entry of Toss's cancels[] as the settle statement unpacks it.

@@ -99,6 +99,106 @@ func (s *Store) Events(ctx context.Context, paymentID int64) ([]payment.Event, e
 		FROM payment_events WHERE payment_id = $1 ORDER BY version`, []any{paymentID}}, pgx.RowToStructByPos[payment.Event])
 }
 
+// auditColumns is what scanAuditRow reads of payments p.
+const auditColumns = `p.payment_key, p.order_id, p.status, p.amount, p.canceled_amount,
+	EXISTS (SELECT FROM incidents AS i WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind = ANY($1)) AS incident,
+	EXISTS (SELECT FROM cancels AS c WHERE c.payment_id = p.id AND c.state = 'done') AS done_cancels,
+	p.currency, COALESCE(p.approved_at, 'epoch'), p.reserved_at, p.updated_at, now()`
+
+func scanAuditRow(row pgx.CollectableRow) (r payment.AuditRow, err error) {
+	err = row.Scan(&r.PaymentKey, &r.OrderID, &r.Status, &r.Amount, &r.CanceledAmount, &r.MoneyIncident, &r.DoneCancels,
+		&r.Currency, &r.ApprovedAt, &r.ReservedAt, &r.UpdatedAt, &r.ReadAt)
+	if r.ApprovedAt.Unix() == 0 {
+		r.ApprovedAt = time.Time{}
+	}
+	return r, err
+}
+
+func moneyKinds() (kinds []payment.IncidentKind) {
+	for _, k := range payment.IncidentKinds() {
+		if k.Money() {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
+// AuditRows reads our side of the paymentKeys: the payment of each, else the open incident about it; nothing of a key
+// that neither is known of.
+func (s *Store) AuditRows(ctx context.Context, paymentKeys []string) ([]payment.AuditRow, error) {
+	return readAll(ctx, s, statement{"read rows to audit", `SELECT ` + auditColumns + ` FROM payments AS p WHERE p.payment_key = ANY($2)
+		UNION ALL
+		SELECT DISTINCT ON (i.payment_key) i.payment_key, i.order_id, '', 0, 0, true, false, '', 'epoch', i.opened_at, i.opened_at, now()
+		FROM incidents AS i
+		WHERE i.payment_key = ANY($2) AND i.resolved_at IS NULL AND i.kind = ANY($1)
+		  AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)`,
+		[]any{moneyKinds(), paymentKeys}}, scanAuditRow)
+}
+
+const (
+	// auditStep is how many ids one statement looks at: no index leads to approved_at.
+	auditStep = 5000
+	// auditReach is how long before its approval a payment may have been reserved: Toss lets a virtual account live
+	// 90 days at most.
+	auditReach = 100 * 24 * time.Hour
+)
+
+// ApprovedBetween reads the PAID and CANCELED payments approved from from to to (exclusive); one whose time of approval is
+// not known counts by its reservation. It pages by id: next is where to go on, 0 at the end, and a page may be empty.
+func (s *Store) ApprovedBetween(ctx context.Context, from, to time.Time, after int64) (page []payment.AuditRow, next int64, err error) {
+	if after == 0 {
+		if after, err = s.lastIDBefore(ctx, from.Add(-auditReach)); err != nil {
+			return nil, 0, err
+		}
+	}
+	page, err = readAll(ctx, s, statement{"read approved payments", `SELECT ` + auditColumns + ` FROM payments AS p
+		WHERE p.id > $2 AND p.id <= $2 + $3 AND p.status IN ('PAID', 'CANCELED')
+		  AND COALESCE(p.approved_at, p.reserved_at) >= $4 AND COALESCE(p.approved_at, p.reserved_at) < $5 ORDER BY p.id`,
+		[]any{moneyKinds(), after, auditStep, from, to}}, scanAuditRow)
+	if err != nil {
+		return nil, 0, err
+	}
+	// A payment is reserved before it is approved; a day is more than clocks differ.
+	more, err := readAll(ctx, s, statement{"read approved payments", `SELECT p.id FROM (
+			SELECT n.id, n.created_at FROM payments AS n WHERE n.id > $1 ORDER BY n.id LIMIT 1
+		) AS p WHERE p.created_at < $2`, []any{after + auditStep, to.Add(24 * time.Hour)}}, pgx.RowTo[int64])
+	if err != nil || len(more) == 0 {
+		return page, 0, err
+	}
+	return page, more[0] - 1, nil
+}
+
+// lastIDBefore halves its way to the last id that was given out before a time, as ids and created_at grow together.
+func (s *Store) lastIDBefore(ctx context.Context, at time.Time) (int64, error) {
+	type known struct {
+		ID int64
+		At time.Time
+	}
+	read := func(sql string, args ...any) ([]known, error) {
+		return readAll(ctx, s, statement{"find where an audit begins", sql, args}, pgx.RowToStructByPos[known])
+	}
+	last, err := read(`SELECT p.id, p.created_at FROM payments AS p ORDER BY p.id DESC LIMIT 1`)
+	if err != nil || len(last) == 0 {
+		return 0, err
+	}
+	low, high := int64(0), last[0].ID // the answer is low or above, and below or at high
+	for low < high {
+		middle := low + (high-low+1)/2
+		at2, err := read(`SELECT p.id, p.created_at FROM payments AS p WHERE p.id <= $1 ORDER BY p.id DESC LIMIT 1`, middle)
+		switch {
+		case err != nil:
+			return 0, err
+		case len(at2) == 0:
+			low = middle
+		case at2[0].At.Before(at):
+			low = middle
+		default:
+			high = at2[0].ID - 1
+		}
+	}
+	return low, nil
+}
+
 func (s *Store) readOne(ctx context.Context, noun, sql string, args ...any) (p payment.Payment, found bool, err error) {
 	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
 		return scanPayment(conn.QueryRow(ctx, sql, args...), &p)
