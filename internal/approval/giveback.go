@@ -18,6 +18,8 @@ type debt struct {
 	action payment.Action
 	actor  payment.Actor
 	tries  Tries
+	// stop, if not nil, ends lookups and pauses when it is closed.
+	stop <-chan struct{}
 }
 
 // giveBack cancels a debt at Toss. The cancel and its key are stored before it is sent, and only Toss's balance says
@@ -50,12 +52,12 @@ func (s *Service) giveBack(ctx context.Context, d debt) (payment.Payment, Did, e
 	unpaid := d.action.Do == payment.CancelDeposit
 	heard := s.gateway.Cancel(ctx, CancelCall{
 		PaymentKey: p.PaymentKey, Key: payment.CancelKey(c.ID, c.Sends), Reason: payment.MarkedReason(c.Reason, c.ID),
-		Amount: c.Amount, Balance: o.Balance, Currency: o.Currency, Full: unpaid || c.Amount == o.Total, Tries: d.tries,
+		Amount: c.Amount, Balance: o.Balance, Currency: o.Currency, Full: unpaid || c.Amount == o.Total, Tries: d.tries, Stop: d.stop,
 	})
 	end.KeySpent = heard.SpendsKey()
 	if heard.Kind != payment.KindPayment || !heard.Observation.Returned() {
 		refused := heard.Kind == payment.KindDeclined || heard.Kind == payment.KindRejected
-		heard = s.gateway.Lookup(ctx, p.PaymentKey, d.tries)
+		heard = s.lookup(ctx, p.PaymentKey, look{d.tries, d.stop})
 		// A refusal is no proof that no money moved; what Toss still holds is.
 		end.Refused = refused && heard.Kind == payment.KindPayment && holds(heard.Observation)
 	}

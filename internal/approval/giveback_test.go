@@ -81,7 +81,8 @@ func TestGiveBack(t *testing.T) {
 		r.gateway.Cancels(try{Kind: payment.KindDeclined, Code: "NOT_CANCELABLE_PAYMENT"})
 		r.resolved(approval.DidIncident)
 		last := time.Duration(0)
-		for range 3 {
+		for looks := range 3 {
+			r.store.Change("key-1", func(p *payment.Payment) { p.Looks = looks + 1 })
 			r.resolved(approval.DidIncident)
 			p := r.ends(payment.Failed, payment.FailExpired)
 			if in := time.Until(p.DueAt); !p.HoldsOrder || in <= last {

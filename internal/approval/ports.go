@@ -63,6 +63,8 @@ type CancelCall struct {
 	// Full leaves the amount out, which is the only cancel an unpaid virtual account allows.
 	Full  bool
 	Tries Tries
+	// Stop, if not nil, ends the waits and pauses of a patient cancel when it is closed, not the try under way.
+	Stop <-chan struct{}
 }
 
 // Reservations are the steps before a confirm is sent. An error comes with an Ending other than Applied and
@@ -89,9 +91,10 @@ type Outcomes interface {
 	// Settle commits a move with its event, notices and incident in one statement. The returned payment is the
 	// row after it. A move to FAILED needs the version; a move to PAID or AWAITING_DEPOSIT the state alone.
 	Settle(ctx context.Context, s Settlement) (payment.Payment, payment.Ending, error)
-	// Release gives the lease back and says when to look again. It matches the version and raises none.
+	// Release gives the lease back and says when to look again. It matches the version, and raises it only for the event
+	// of an incident that was not open.
 	Release(ctx context.Context, r Release) (payment.Ending, error)
-	// BeginSend stores a send before it happens: raises the version, sets maybe_sent and the time of the send,
+	// BeginSend stores a send before it happens, with its event: raises the version, sets maybe_sent and the time of the send,
 	// takes the next key if asked, and leases the row until now + Lease, which may be in the past. NoRows: fence lost,
 	// or the payment is older than Within.
 	BeginSend(ctx context.Context, b BeginSend) (payment.Payment, payment.Ending, error)
@@ -165,6 +168,8 @@ type BeginSend struct {
 	Within time.Duration
 	Lease  time.Duration
 	Actor  payment.Actor
+	// Reason is one short phrase for payment_events.
+	Reason string
 }
 
 // GiveBack asks for one cancel of ours.

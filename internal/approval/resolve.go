@@ -45,22 +45,34 @@ func (s *Service) Plan(ctx context.Context, p payment.Payment) (payment.Action, 
 	return s.set.Rules.Decide(p, o, p.ReadAt), o
 }
 
+// cutShort is the reason of a look that a stop ended.
+const cutShort = "stopped before the gateway answered"
+
 // Resolve looks at a payment that its caller has leased until leaseEnd (monotonic) and does what the table says. The
-// lease is over afterwards, also when an error is returned: then it runs out by itself.
+// lease is over afterwards, also when an error is returned: then it runs out by itself. When ctx ends, lookups and
+// pauses end, and the payment is due again at once; what is being written or sent goes on to its own end.
 func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (Resolution, error) {
-	ctx, cancel := context.WithDeadline(ctx, leaseEnd)
-	defer cancel()
-	action, o := s.Plan(ctx, p)
+	looking, endLook := context.WithDeadline(ctx, leaseEnd)
+	defer endLook()
+	action, o := s.Plan(looking, p)
 	r := Resolution{Before: p, After: p, Action: action, Did: DidWait}
+	stop := ctx.Done()
+	stopped := ctx.Err() != nil
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), leaseEnd)
+	defer cancel()
 	var err error
+	if stopped && (action.Do == payment.Send || o.Sighting == payment.SeenNoAnswer) {
+		r.Action = payment.Action{Do: payment.Wait, Reason: cutShort}
+		return r, s.release(ctx, Release{Payment: p, Actor: actor, Reason: cutShort})
+	}
 	switch action.Do {
 	case payment.Settle:
 		r.After, err = s.settle(ctx, Settlement{Payment: p, Action: action, Observation: o, Actor: actor})
 		r.Did = didSettle(r.After.Status, p.Status)
 	case payment.Send:
-		r, err = s.resend(ctx, r, actor, leaseEnd)
+		r, err = s.resend(ctx, r, &sequence{actor: actor, leaseEnd: leaseEnd, stop: stop})
 	case payment.GiveBack, payment.CancelDeposit:
-		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: Patient})
+		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: Patient, stop: stop})
 	default:
 		r, err = s.leave(ctx, r, o, actor)
 	}
@@ -85,13 +97,14 @@ func (s *Service) settle(ctx context.Context, st Settlement) (payment.Payment, e
 
 // resend sends a confirm from recovery. The age of the payment is checked again by the statement that stores
 // the send.
-func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor, leaseEnd time.Time) (Resolution, error) {
-	p, within := r.Before, s.set.Rules.SendWithin
+func (s *Service) resend(ctx context.Context, r Resolution, q *sequence) (Resolution, error) {
+	p, within, actor := r.Before, s.set.Rules.SendWithin, q.actor
 	if p.MaybeSent {
 		within = s.set.Rules.ResendWithin
 	}
 	held, ending, err := s.store.BeginSend(ctx, BeginSend{
-		Payment: p, NextKey: p.KeySpent, Within: within, Lease: time.Until(leaseEnd), Actor: actor,
+		Payment: p, NextKey: p.KeySpent, Within: within, Lease: time.Until(q.leaseEnd), Actor: actor,
+		Reason: r.Action.Reason,
 	})
 	if ending == payment.NoRows {
 		// Too old by now, or not ours any more; then the release finds no row either.
@@ -100,7 +113,7 @@ func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor,
 	if ending != payment.Applied {
 		return r, unwritten("store a send", ending, err)
 	}
-	q := &sequence{Service: s, payment: held, actor: actor, leaseEnd: leaseEnd}
+	q.Service, q.payment = s, held
 	c := q.run(ctx, p.MaybeSent)
 	r.Did = DidSend
 	switch c.Verdict {
@@ -116,7 +129,7 @@ func (s *Service) resend(ctx context.Context, r Resolution, actor payment.Actor,
 		return s.notSent(ctx, r, q.payment, c, actor)
 	default:
 		err = s.release(ctx, Release{
-			Payment: q.payment, DueIn: LookAgainIn, Sent: true, KeySpent: q.keySpent, Actor: actor,
+			Payment: q.payment, DueIn: -1, Sent: true, KeySpent: q.keySpent, Actor: actor,
 			Reason: "sent, no answer settles it",
 		})
 		return r, err

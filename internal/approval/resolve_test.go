@@ -68,11 +68,11 @@ func TestResolve(t *testing.T) {
 		{name: "settle: canceled", row: func() payment.Payment { return row(payment.Paid, leasedFor(-time.Second)) }, truth: payment.SeenCanceled,
 			did: approval.DidCanceled, status: payment.Canceled},
 		{name: "wait: window open", row: func() payment.Payment { return row(payment.Pending, aged(5*time.Minute)) },
-			did: approval.DidWait, status: payment.Pending, due: 10 * time.Second},
+			did: approval.DidWait, status: payment.Pending, due: 15 * time.Second},
 		{name: "wait: no answer", row: func() payment.Payment { return row(payment.Pending) }, lookups: []try{timeout},
-			did: approval.DidWait, status: payment.Pending, due: 10 * time.Second},
+			did: approval.DidWait, status: payment.Pending, due: 15 * time.Second},
 		{name: "wait: no answer for long", row: func() payment.Payment { return row(payment.Pending, aged(time.Hour)) }, lookups: []try{timeout},
-			did: approval.DidIncident, status: payment.Pending, incident: payment.UnknownOutcome, due: 10 * time.Second},
+			did: approval.DidIncident, status: payment.Pending, incident: payment.UnknownOutcome, due: 15 * time.Second},
 		{name: "park: differs", row: func() payment.Payment { return row(payment.Pending, func(p *payment.Payment) { p.Amount = 1 }) },
 			truth: payment.SeenDone, did: approval.DidIncident, status: payment.Pending, incident: payment.Mismatch},
 		{name: "stay: as known", row: func() payment.Payment { return row(payment.Paid, leasedFor(-time.Second)) }, truth: payment.SeenDone,
@@ -81,7 +81,7 @@ func TestResolve(t *testing.T) {
 			did: approval.DidIncident, status: payment.Paid, incident: payment.UnexpectedState},
 		{name: "stay: second look unanswered is repeated", row: func() payment.Payment {
 			return row(payment.Failed, failedWith(payment.FailExpired), leasedFor(-time.Second))
-		}, lookups: []try{timeout}, did: approval.DidWait, status: payment.Failed, code: payment.FailExpired, due: 10 * time.Second},
+		}, lookups: []try{timeout}, did: approval.DidWait, status: payment.Failed, code: payment.FailExpired, due: 15 * time.Second},
 		{name: "stay: second look finds nothing", row: func() payment.Payment {
 			return row(payment.Failed, failedWith(payment.FailExpired), leasedFor(-time.Second))
 		}, did: approval.DidWait, status: payment.Failed, code: payment.FailExpired},

@@ -110,12 +110,39 @@ func observe(a payment.Answer) payment.Observation {
 	}
 }
 
+// look is how patient a lookup is; stop, if not nil, ends it when it is closed.
+type look struct {
+	tries Tries
+	stop  <-chan struct{}
+}
+
+// lookup reads a payment at the gateway. It changes nothing there, so a stop may cut it short.
+func (s *Service) lookup(ctx context.Context, paymentKey string, l look) payment.Answer {
+	if l.stop != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-l.stop:
+				cancel()
+			case <-ended:
+			}
+		}()
+	}
+	return s.gateway.Lookup(ctx, paymentKey, l.tries)
+}
+
 // sequence is one run of the pipeline for a payment that its holder has leased.
 type sequence struct {
 	*Service
 	payment  payment.Payment
 	actor    payment.Actor
 	leaseEnd time.Time
+	// stop, if not nil, ends a patient lookup when it is closed.
+	stop     <-chan struct{}
 	took     time.Duration
 	dbT      time.Duration
 	attempts int
@@ -141,7 +168,7 @@ func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
 		if q.actor == payment.ByConfirm {
 			patience = OneTry
 		}
-		a := q.gateway.Lookup(ctx, p.PaymentKey, patience)
+		a := q.lookup(ctx, p.PaymentKey, look{patience, q.stop})
 		q.took += a.Took
 		c = c.AfterLookup(a)
 	}
@@ -193,6 +220,7 @@ func (q *sequence) nextKey(ctx context.Context) (string, bool, payment.Answer) {
 	start := time.Now()
 	p, ending, err := q.store.BeginSend(ctx, BeginSend{
 		Payment: q.payment, NextKey: true, Lease: time.Until(q.leaseEnd), Actor: q.actor,
+		Reason: "open after an error answer, next key",
 	})
 	q.dbT += time.Since(start)
 	if ending != payment.Applied {

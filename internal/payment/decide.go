@@ -18,8 +18,12 @@ type Rules struct {
 }
 
 const (
-	// LookAgainIn is the first delay after a doubt.
+	// LookAgainIn is the first delay after a doubt, and the only one of a payment that was never sent.
 	LookAgainIn = 5 * time.Second
+	// MostLookIn is the longest delay between two looks at a doubt.
+	MostLookIn = 10 * time.Minute
+	// WindowOver is the reason of a failure that asks for a second look.
+	WindowOver = "the gateway's window is over"
 	// DepositGrace is how long after its due date a virtual account may still receive a deposit.
 	DepositGrace = 24 * time.Hour
 )
@@ -31,6 +35,15 @@ const (
 	// because a cancel of that confirm may cross.
 	crossingLook = 2 * time.Minute
 )
+
+// LookIn is the delay until the next look at a doubt that was looked at so often: 5 s, 15 s, 1 min, 5 min, then 10 min.
+func LookIn(looks int) time.Duration {
+	delays := [...]time.Duration{LookAgainIn, 15 * time.Second, time.Minute, 5 * time.Minute}
+	if looks < len(delays) {
+		return delays[max(looks, 0)]
+	}
+	return MostLookIn
+}
 
 // Verb is what an Action asks for.
 type Verb string
@@ -142,7 +155,7 @@ func (r Rules) decideOpen(p Payment, o Observation, now time.Time) Action {
 	case now.Before(r.Lost(p)):
 		return Action{Do: Wait, Reason: "the gateway's window is open"}
 	default:
-		a := fail(FailExpired, o, "the gateway's window is over")
+		a := fail(FailExpired, o, WindowOver)
 		a.VerifyIn = r.VerifyAfter
 		return a
 	}

@@ -315,3 +315,17 @@ func TestDecideCanceled(t *testing.T) {
 		{"a state that is none", row("REFUNDED", 0), full(payment.SeenDone), unexpected("unknown local state")},
 	})
 }
+
+// TestLookIn is the growing delay of a doubt.
+func TestLookIn(t *testing.T) {
+	t.Parallel()
+	want := []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute, 10 * time.Minute, 10 * time.Minute}
+	for looks, in := range want {
+		if got := payment.LookIn(looks); got != in {
+			t.Errorf("after %d looks %s, want %s", looks, got, in)
+		}
+	}
+	if got := payment.LookIn(-1); got != 5*time.Second {
+		t.Errorf("after -1 looks %s", got)
+	}
+}

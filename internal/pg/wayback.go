@@ -22,7 +22,7 @@ func (c *Client) Lookup(ctx context.Context, paymentKey string, tries approval.T
 		op: opLookup, method: http.MethodGet, path: paymentPath(paymentKey),
 		timeout: c.options.LookupTimeout, want: expectation{paymentKey: paymentKey},
 	}
-	return c.patiently(ctx, q, tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
+	return c.patiently(ctx, q, patience{tries: tries}, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
 		payment.KindFault, payment.KindThrottled)
 }
 
@@ -33,7 +33,7 @@ func (c *Client) LookupByOrder(ctx context.Context, orderID string, tries approv
 		op: opLookup, method: http.MethodGet, path: "v1/payments/orders/" + url.PathEscape(orderID), orderID: orderID,
 		timeout: c.options.LookupTimeout, want: expectation{orderID: orderID},
 	}
-	return c.patiently(ctx, q, tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
+	return c.patiently(ctx, q, patience{tries: tries}, payment.KindNotConnected, payment.KindReset, payment.KindTimeout,
 		payment.KindFault, payment.KindThrottled)
 }
 
@@ -44,32 +44,55 @@ func (c *Client) Cancel(ctx context.Context, call approval.CancelCall) payment.A
 		op: opCancel, method: http.MethodPost, path: paymentPath(call.PaymentKey) + "/cancel", key: call.Key, body: cancelBody(call),
 		timeout: c.options.CancelTimeout, want: expectation{paymentKey: call.PaymentKey},
 	}
-	return c.patiently(ctx, q, call.Tries, payment.KindNotConnected, payment.KindReset, payment.KindTimeout, payment.KindKeyBusy)
+	return c.patiently(ctx, q, patience{call.Tries, call.Stop}, payment.KindNotConnected, payment.KindReset, payment.KindTimeout, payment.KindKeyBusy)
+}
+
+// patience says how often something is tried; stop, if not nil, ends the waits between tries when it is closed.
+type patience struct {
+	tries approval.Tries
+	stop  <-chan struct{}
+}
+
+// waiting is ctx for waits: it also ends with stop, which a try under way does not.
+func (p patience) waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	waits, cancel := context.WithCancel(ctx)
+	if p.stop != nil {
+		go func() {
+			select {
+			case <-p.stop:
+				cancel()
+			case <-waits.Done():
+			}
+		}()
+	}
+	return waits, cancel
 }
 
 // patiently is the way of lookups and cancels: a budget of their own, no breaker, and with Patient three tries
 // with 1 s and 2 s between them while the answer is one of again.
-func (c *Client) patiently(ctx context.Context, q request, tries approval.Tries, again ...payment.Kind) payment.Answer {
+func (c *Client) patiently(ctx context.Context, q request, p patience, again ...payment.Kind) payment.Answer {
 	budget, wait, pauses := c.lookups, time.Duration(0), []time.Duration{}
 	if q.op == opCancel {
 		budget = c.cancels
 	}
-	if tries == approval.Patient {
+	if p.tries == approval.Patient {
 		wait, pauses = forever, []time.Duration{time.Second, 2 * time.Second}
 	}
+	waits, end := p.waiting(ctx)
+	defer end()
 	var worst payment.Answer
 	for i := 0; ; i++ {
-		a := c.within(ctx, budget, wait, q)
+		a := c.within(ctx, q, budget.take(waits, wait))
 		worst = worseOf(q.op, worst, a)
-		if i >= len(pauses) || !slices.Contains(again, a.Kind) || !pause(ctx, pauses[i]) {
+		if i >= len(pauses) || !slices.Contains(again, a.Kind) || !pause(waits, pauses[i]) {
 			return worst
 		}
 	}
 }
 
-// within sends one try if the budget allows it.
-func (c *Client) within(ctx context.Context, budget *limiter, wait time.Duration, q request) payment.Answer {
-	if refused := budget.take(ctx, wait); refused != nil {
+// within sends one try if its budget did not refuse.
+func (c *Client) within(ctx context.Context, q request, refused *ended) payment.Answer {
+	if refused != nil {
 		return refused.answer
 	}
 	if err := ctx.Err(); err != nil {

@@ -34,14 +34,15 @@ type Queue interface {
 type Sweeper interface {
 	// SweepMissingNotices adds notices that a settle had to leave out and says how many.
 	SweepMissingNotices(ctx context.Context) (int, error)
-	// SweepStuck makes payments due that are stuck by a mistake of whatever origin, and returns them: parked ones whose
-	// incident is closed, unfinished cancels that nobody looks at, leases longer than lease.
-	SweepStuck(ctx context.Context, lease time.Duration) ([]payment.Payment, error)
+	// SweepStuck makes up to limit payments due that are stuck by a mistake of whatever origin, and says how many: parked
+	// ones whose incident is closed, what nobody looks at although it is not done, and times further away than lease.
+	SweepStuck(ctx context.Context, lease time.Duration, limit int) (int, error)
 }
 
 // Resolver does what the decision table says for one claimed payment.
 type Resolver interface {
-	// Resolve carries it out; the lease that ends at leaseEnd is over afterwards, or runs out after an error.
+	// Resolve carries it out; the lease that ends at leaseEnd is over afterwards, or runs out after an error. The end of ctx
+	// cuts looks short and nothing else.
 	Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (approval.Resolution, error)
 	// Plan only looks at Toss and says what the table calls for.
 	Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation)
@@ -81,7 +82,8 @@ func New(o Options) (*Recovery, error) {
 }
 
 // Run works until ctx ends: every worker claims one due payment at a time, so that a payment that takes long
-// stalls nobody else. What it holds when ctx ends is finished or left to its lease.
+// stalls nobody else. When ctx ends nothing new is claimed, looks and pauses end, and what was looked at is due again at
+// once, for another instance or the next start.
 func (r *Recovery) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	for range r.opt.Concurrency {
@@ -151,28 +153,43 @@ func (r *Recovery) runDue(ctx context.Context) (int, error) {
 // another with long ones, which would send the same payment twice at once.
 const longestLease = time.Hour
 
-// sweep is the 10-minute round: missing notices, what is stuck, and then what is due.
+// sweepPage is how many stuck payments one statement frees.
+const sweepPage = 1000
+
+// sweep is the 10-minute round: missing notices, what is stuck, and then what is due. It reads state alone, so it also
+// finds what no event ever led to.
 func (r *Recovery) sweep(ctx context.Context) error {
-	added, err := r.opt.Sweeper.SweepMissingNotices(ctx)
-	if err != nil {
-		return fmt.Errorf("add missing notices: %w", err)
+	added, errNotices := r.opt.Sweeper.SweepMissingNotices(ctx)
+	freed, errStuck := r.free(ctx)
+	if added > 0 || freed > 0 {
+		r.log.WarnContext(ctx, "swept", "notices_added", added, "payments_freed", freed)
 	}
-	stuck, err := r.opt.Sweeper.SweepStuck(ctx, max(longestLease, 2*r.opt.Lease))
-	if err != nil {
-		return fmt.Errorf("free stuck payments: %w", err)
-	}
-	if added > 0 || len(stuck) > 0 {
-		r.log.WarnContext(ctx, "swept", "notices_added", added, "payments_freed", len(stuck))
-	}
-	_, err = r.runDue(ctx)
-	return err
+	_, errDue := r.runDue(ctx)
+	// One that fails must not keep the others from being done.
+	return errors.Join(wrap("add missing notices", errNotices), wrap("free stuck payments", errStuck), errDue)
 }
 
-// resolve settles one claimed payment, contains its panics and tells what happened. Work in hand outlives ctx, so
-// that a stop does not leave a lease behind; the lease bounds it.
+// free frees what is stuck, page by page; a page that is not full was the last.
+func (r *Recovery) free(ctx context.Context) (freed int, err error) {
+	for n := sweepPage; n == sweepPage && ctx.Err() == nil; freed += n {
+		if n, err = r.opt.Sweeper.SweepStuck(ctx, max(longestLease, 2*r.opt.Lease), sweepPage); err != nil {
+			return freed, err
+		}
+	}
+	return freed, nil
+}
+
+func wrap(noun string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", noun, err)
+}
+
+// resolve settles one claimed payment, contains its panics and tells what happened.
 func (r *Recovery) resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (res approval.Resolution, err error) {
 	res = approval.Resolution{Before: p, After: p, Did: approval.DidError}
-	err = contained(context.WithoutCancel(ctx), func(ctx context.Context) error {
+	err = contained(ctx, func(ctx context.Context) error {
 		done, err := r.resolver.Resolve(ctx, p, actor, leaseEnd)
 		res = done
 		return err

@@ -51,7 +51,9 @@ func TestDueLoop(t *testing.T) {
 		}
 		b.wantRow(0, payment.Pending)
 		stop()
-		b.wantRow(0, payment.Paid)
+		if p := b.store.Row("key-0"); p.Leased || p.DueAt.After(time.Now()) {
+			b.Errorf("the look that hung left %+v", p)
+		}
 		if b.resolver.most > 5 {
 			b.Errorf("%d at once", b.resolver.most)
 		}
@@ -195,28 +197,47 @@ func TestLoopsSurvive(t *testing.T) {
 	})
 }
 
-// TestStop ends the loops with the work in hand finished and nothing new begun.
+// TestStop ends looks at once and everything else when it is done, and begins nothing new.
 func TestStop(t *testing.T) {
 	t.Parallel()
-	inBubble(t, "work in hand is finished", func(b *bench) {
+	inBubble(t, "looks are cut short and due again at once", func(b *bench) {
 		for n := range 10 {
-			b.leftover(n, payment.Pending, time.Minute)
+			b.leftover(n, payment.Pending, 2*time.Hour)
 			b.approve(n)
 		}
 		b.resolver.before = func(ctx context.Context, _ payment.Payment) {
 			select {
 			case <-time.After(5 * time.Second):
 			case <-ctx.Done():
-				b.Error("the work was cancelled")
 			}
 		}
 		stop := b.run()
 		time.Sleep(2 * time.Second)
 		start := time.Now()
 		stop()
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took != 0 {
 			b.Errorf("stopped after %v", took)
 		}
+		for _, p := range b.store.Rows() {
+			if p.Leased || p.DueAt.After(time.Now()) || p.Status != payment.Pending {
+				b.Errorf("left %+v", p)
+			}
+		}
+		if got := b.store.Incidents(); len(got) > 0 {
+			b.Errorf("a look that was cut short opened %v", got)
+		}
+	})
+	inBubble(t, "a send goes on", func(b *bench) {
+		for n := range 10 {
+			b.leftover(n, payment.Pending, time.Minute)
+			b.store.Change(fmt.Sprintf("key-%d", n), func(p *payment.Payment) { p.MaybeSent = false })
+		}
+		b.gateway.Random(func(op string) approvaltest.Try {
+			return approvaltest.Try{Before: func() { time.Sleep(5 * time.Second) }}
+		})
+		stop := b.run()
+		time.Sleep(2 * time.Second)
+		stop()
 		paid := 0
 		for _, p := range b.store.Rows() {
 			if p.Leased {
@@ -226,8 +247,8 @@ func TestStop(t *testing.T) {
 				paid++
 			}
 		}
-		if paid == 0 || paid > 5 {
-			b.Errorf("%d paid, want what was in hand", paid)
+		if paid == 0 || paid > 5 || len(b.gateway.Sends()) != paid {
+			b.Errorf("%d paid of %d sent, want what was in hand", paid, len(b.gateway.Sends()))
 		}
 	})
 	inBubble(t, "idle loops end at once", func(b *bench) {

@@ -125,7 +125,8 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 		s.add(row, approval.DidError)
 		return
 	}
-	res, err := s.resolve(ctx, held, payment.BySync, leaseEnd)
+	// Whoever stops the sync still hears how what was in hand ended.
+	res, err := s.resolve(context.WithoutCancel(ctx), held, payment.BySync, leaseEnd)
 	row.Before, row.After, row.Reason = held.Status, held.Status, res.Action.Reason
 	if err == nil {
 		row.After = res.After.Status

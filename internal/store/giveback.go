@@ -31,6 +31,9 @@ const beginGiveBackSQL = `WITH held AS (
 		SET sends = c.sends + CASE WHEN c.key_spent THEN 1 ELSE 0 END, key_spent = false,
 			amount = CASE WHEN c.key_spent THEN EXCLUDED.amount ELSE c.amount END
 		RETURNING c.id, c.sends, c.amount, c.reason, c.created_at
+	), event AS (
+		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason)
+		SELECT p.id, p.version, p.status, p.status, $8, 'give back: ' || $7 FROM held AS p, cancel
 	)
 	SELECT ` + columns + `, c.id, c.sends, c.amount, c.reason, c.created_at, c.refused
 	FROM held AS p, (SELECT *, false AS refused FROM cancel UNION ALL SELECT *, true FROM refused) AS c`
@@ -49,13 +52,14 @@ func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (approva
 
 func (s *Store) beginGiveBack(ctx context.Context, g approval.GiveBack, hold bool) (c approval.Cancel, p payment.Payment, e payment.Ending, err error) {
 	e, err = s.write(ctx, statement{"begin give back", beginGiveBackSQL, []any{
-		g.Payment.ID, g.Payment.Version, g.Lease, hold, payment.NewCancelID(), g.Amount, clean(g.Reason),
+		g.Payment.ID, g.Payment.Version, g.Lease, hold, payment.NewCancelID(), g.Amount, clean(g.Reason), string(g.Actor),
 	}}, func(row pgx.Row) error {
 		return scanPayment(row, &p, &c.ID, &c.Sends, &c.Amount, &c.Reason, &c.CreatedAt, &c.Refused)
 	})
 	return c, p, e, err
 }
 
+// Only a refusal that is new is told.
 const endGiveBackSQL = `WITH freed AS (
 		UPDATE payments AS p SET version = p.version + 1, leased = false, due_at = now() + $3::interval
 		WHERE p.id = $1 AND p.version = $2
@@ -64,6 +68,10 @@ const endGiveBackSQL = `WITH freed AS (
 		UPDATE cancels AS c SET key_spent = c.key_spent OR $5,
 			state = CASE WHEN $6 THEN 'refused' ELSE c.state END, done_at = CASE WHEN $6 THEN now() END
 		FROM freed AS p WHERE c.id = $4 AND c.payment_id = p.id AND c.done_at IS NULL
+		RETURNING 1
+	), event AS (
+		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
+		SELECT p.id, p.version, p.status, p.status, $8, 'give back refused: ' || $9, $7::jsonb FROM freed AS p, cancel WHERE $6
 	), incident AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
 		SELECT p.id, p.payment_key, p.order_id, 'cancel_failed', $7::jsonb FROM freed AS p WHERE $6
@@ -79,7 +87,7 @@ func (s *Store) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (paymen
 	if !e.Done {
 		p, ending, err := s.writePayment(ctx, statement{"end give back", endGiveBackSQL, []any{
 			e.Payment.ID, e.Payment.Version, nextLook(e.Payment, -1), e.Cancel.ID, e.KeySpent, e.Refused,
-			evidenceOf(e.Observation, e.Reason),
+			evidenceOf(e.Observation, e.Reason), string(e.Actor), clean(e.Reason),
 		}})
 		return p, ending, err
 	}

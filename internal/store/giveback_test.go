@@ -114,7 +114,7 @@ func TestGiveBackRefused(t *testing.T) {
 			t.Errorf("look %d: %+v, %d cancels", looks, again, f.count("cancels"))
 		}
 		p = f.endGiveBack(approval.GiveBackEnd{Payment: held, Cancel: again, Refused: true, Observation: seen(p, payment.SeenDone, 15000)})
-		if in := p.DueAt.Sub(p.ReadAt); !p.HoldsOrder || in != 5*time.Second<<held.Looks || f.count("incidents") != 1 {
+		if in := p.DueAt.Sub(p.ReadAt); !p.HoldsOrder || in != payment.LookIn(held.Looks) || f.count("incidents") != 1 {
 			t.Errorf("look %d: in %s, %d incidents", held.Looks, in, f.count("incidents"))
 		}
 	}

@@ -159,38 +159,6 @@ func TestClaimOne(t *testing.T) {
 	}
 }
 
-func TestSweepStuck(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	for _, tt := range []struct{ name, sql string }{
-		{"parked, resolved", "UPDATE payments SET due_at = 'infinity' WHERE payment_key = $1"},
-		{"parked, open", `WITH p AS (UPDATE payments SET due_at = 'infinity' WHERE payment_key = $1 RETURNING payment_key)
-			INSERT INTO incidents (payment_key, kind) SELECT payment_key, 'mismatch' FROM p`},
-		{"long lease", "UPDATE payments SET leased = true, due_at = now() + interval '1 day' WHERE payment_key = $1"},
-		{"lease", "UPDATE payments SET leased = true WHERE payment_key = $1"},
-		{"owed", `WITH p AS (UPDATE payments SET status = 'FAILED', due_at = NULL, leased = false WHERE payment_key = $1 RETURNING id)
-			INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours) SELECT 'c-1', id, $1, 1, 'open', true FROM p`},
-		{"paid", "UPDATE payments SET status = 'PAID', due_at = NULL, leased = false WHERE payment_key = $1"},
-	} {
-		f.inState(tt.name, payment.Pending)
-		f.exec(tt.sql, "pk_"+tt.name)
-	}
-	list, err := f.SweepStuck(t.Context(), 2*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, p := range list {
-		got = append(got, p.PaymentKey)
-		if p.Leased || !p.DueAt.Equal(p.ReadAt) || p.Version != 2 {
-			t.Errorf("%+v", p)
-		}
-	}
-	if diff := cmp.Diff([]string{"pk_parked, resolved", "pk_long lease", "pk_owed"}, got); diff != "" {
-		t.Errorf("stuck (-want +got):\n%s", diff)
-	}
-}
-
 func TestListUnfinished(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -367,7 +335,7 @@ func TestPlans(t *testing.T) {
 		{"by order", "SELECT " + columns + " FROM payments AS p WHERE " + ofOrder, []any{"o"}},
 		{"claim due", claimDueSQL, []any{1, lease}},
 		{"claim one", claimOneSQL, []any{"k", lease}},
-		{"stuck", stuckSQL, []any{lease}},
+		{"stuck", stuckSQL, []any{lease, lease, lease, lease, newestPayments, payment.WindowOver, 10}},
 		{"missing notices", missingNoticesSQL, nil},
 		{"claim notices", claimNoticesSQL, []any{1, lease}},
 		{"dead notices", listNoticesSQL, []any{"dead", "", "", 0 * time.Second, "", 0, 1}},
@@ -376,7 +344,9 @@ func TestPlans(t *testing.T) {
 		{"lock dead incidents", lockDeadIncidentsSQL, []any{[]string{nobody}}},
 		{"figures", figuresSQL, nil},
 		{"reopen", reopenSQL, []any{1, 1, lease, reopenable()}},
-		{"begin give back", beginGiveBackSQL, []any{1, 1, lease, true, "c", 1, ""}},
+		{"begin give back", beginGiveBackSQL, []any{1, 1, lease, true, "c", 1, "", "recovery"}},
+		{"begin send", beginSendSQL, []any{1, 1, lease, false, nil, "recovery", ""}},
+		{"release", releaseSQL, []any{1, 1, false, lease, false, false, false, false, false, "mismatch", nil, "recovery", ""}},
 		{"mark told", markToldSQL, []any{"k"}},
 	} {
 		rows, err := f.side.Query(t.Context(), "EXPLAIN "+tt.sql, tt.args...)

@@ -22,11 +22,13 @@ func TestRelease(t *testing.T) {
 		{"as asked", payment.Pending, "looks = 0", approval.Release{DueIn: 7 * time.Second}, 7 * time.Second},
 		{"at once", payment.Pending, "looks = 0", approval.Release{}, 0},
 		{"first look", payment.Pending, "looks = 0", approval.Release{DueIn: -1}, 5 * time.Second},
-		{"third look", payment.Pending, "looks = 2", approval.Release{DueIn: -1}, 20 * time.Second},
-		{"many looks", payment.Pending, "looks = 99", approval.Release{DueIn: -1}, 5 * time.Minute},
+		{"second look", payment.Pending, "looks = 1", approval.Release{DueIn: -1}, 15 * time.Second},
+		{"third look", payment.Pending, "looks = 2", approval.Release{DueIn: -1}, time.Minute},
+		{"fourth look", payment.Pending, "looks = 3", approval.Release{DueIn: -1}, 5 * time.Minute},
+		{"many looks", payment.Pending, "looks = 99", approval.Release{DueIn: -1}, 10 * time.Minute},
 		{"a pending row is never forgotten", payment.Pending, "looks = 0", approval.Release{DueIn: -1, Forget: true}, 5 * time.Second},
 		{"deposit", payment.AwaitingDeposit, "looks = 1", approval.Release{DueIn: -1}, 20 * time.Minute},
-		{"finished, no answer", payment.Paid, "leased = true, due_at = now(), looks = 1", approval.Release{DueIn: -1}, 10 * time.Second},
+		{"finished, no answer", payment.Paid, "leased = true, due_at = now(), looks = 1", approval.Release{DueIn: -1}, 15 * time.Second},
 		{"finished, seen", payment.Paid, "leased = true, due_at = now()", approval.Release{DueIn: -1, Forget: true}, never},
 		{"a finished row is not parked", payment.Paid, "leased = true, due_at = now()", approval.Release{DueIn: -1, Forget: true, Park: true}, never},
 		{"finished, not leased, nothing due", payment.Failed, "leased = false", approval.Release{DueIn: -1, Forget: true}, never},
@@ -153,7 +155,7 @@ func TestReturnedFailure(t *testing.T) {
 }
 
 // TestTrap39: a holder that was paused past its lease finds that somebody else is at work.
-func TestTrap39PausedHolder(t *testing.T) {
+func TestTrap39_PausedHolder(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	paused := f.reserved("a")
@@ -234,8 +236,8 @@ func TestBeginFirstSend(t *testing.T) {
 	}
 }
 
-// TestTrap42: every time that a rule compares is PostgreSQL's, whatever the clock of the instance says.
-func TestTrap42OneClock(t *testing.T) {
+// TestTrap42_OneClock: every time that a rule compares is PostgreSQL's, whatever the clock of the instance says.
+func TestTrap42_OneClock(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	p := f.reserved("a")
@@ -251,7 +253,7 @@ func TestDepositLook(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	due := func(in time.Duration) *payment.VirtualAccount {
-		return &payment.VirtualAccount{DueDate: now.Add(in - 24*time.Hour)}
+		return &payment.VirtualAccount{DueDate: now.Add(in)}
 	}
 	for _, tt := range []struct {
 		name    string
@@ -263,8 +265,12 @@ func TestDepositLook(t *testing.T) {
 		{"grows", due(100 * time.Hour), 2, 40 * time.Minute},
 		{"at most", due(100 * time.Hour), 90, 6 * time.Hour},
 		{"no due date", &payment.VirtualAccount{}, 1, 20 * time.Minute},
-		{"when the account closes", due(3 * time.Minute), 0, 3 * time.Minute},
-		{"closed already", due(-time.Minute), 0, 10 * time.Minute},
+		{"when it is due", due(3 * time.Minute), 0, 4 * time.Minute},
+		{"just due", due(-30 * time.Second), 9, 30 * time.Second},
+		{"after that", due(-time.Hour), 90, 6 * time.Hour},
+		{"when the account closes", due(3*time.Minute - 24*time.Hour), 9, 4 * time.Minute},
+		{"closed already", due(-25 * time.Hour), 0, 5 * time.Second},
+		{"closed for long", due(-99 * time.Hour), 99, 10 * time.Minute},
 	} {
 		if got := depositLook(tt.account, tt.looks, now); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)

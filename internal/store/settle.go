@@ -67,10 +67,6 @@ const settleSQL = `WITH old AS (
 		FROM old
 		WHERE p.id = old.id AND p.status = ANY(@from::text[]) AND (@version::bigint IS NULL OR p.version = @version)
 		RETURNING ` + columns + `, old.status AS from_status, old.canceled_amount AS canceled_before
-	), event AS (
-		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
-		SELECT p.id, p.version, p.from_status, p.status, @actor, @reason, @evidence::jsonb FROM moved AS p
-		WHERE p.status <> p.from_status OR p.canceled_amount <> p.canceled_before
 	), recorded AS (
 		INSERT INTO cancels (id, payment_id, payment_key, sends, amount, reason, state, transaction_key, ours, created_at, done_at)
 		SELECT CASE WHEN c.mark <> '' THEN c.mark ELSE 'g-' || p.id || '-' || c.transaction_key END, p.id, p.payment_key,
@@ -81,6 +77,10 @@ const settleSQL = `WITH old AS (
 		SET state = 'done', done_at = now(), amount = EXCLUDED.amount, transaction_key = EXCLUDED.transaction_key
 		WHERE cancels.state <> 'done' AND cancels.payment_id = EXCLUDED.payment_id
 		RETURNING id
+	), event AS (
+		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
+		SELECT p.id, p.version, p.from_status, p.status, @actor, @reason, @evidence::jsonb FROM moved AS p
+		WHERE p.status <> p.from_status OR p.canceled_amount <> p.canceled_before OR EXISTS (SELECT FROM recorded)
 	), moot AS (
 		UPDATE cancels AS c SET state = 'moot', done_at = now() FROM moved AS p
 		WHERE @returned AND c.payment_id = p.id AND c.done_at IS NULL AND c.id <> ALL(@marks::text[])

@@ -32,6 +32,7 @@ const (
 	ClaimOne      Step = "claim one"
 	List          Step = "list"
 	SweepNotices  Step = "sweep notices"
+	SweepStuck    Step = "sweep stuck"
 )
 
 // ErrFault is the error of every scripted fault.

@@ -70,7 +70,7 @@ func (s *Store) notify(row *payment.Payment, from payment.Status) {
 	}
 }
 
-// Release implements approval.Outcomes. It raises no version: the fence that the holder had stays his.
+// Release implements approval.Outcomes. The fence that the holder had stays his, unless an incident is opened.
 func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending, error) {
 	_, ending, err := s.write(ctx, Release, func() *payment.Payment {
 		row := s.byID(r.Payment.ID)
@@ -89,7 +89,10 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 		case r.Sent:
 			row.MaybeSent, row.LastSentAt = true, time.Now()
 		}
-		s.open(row, r.Incident)
+		if s.open(row, r.Incident) {
+			s.move(row, row.Status, r.Actor, "incident "+string(r.Incident)+": "+r.Reason)
+			row.Version++
+		}
 		return row
 	})
 	return ending, err
@@ -100,7 +103,7 @@ func nextLook(row *payment.Payment, in time.Duration) time.Duration {
 	if in >= 0 {
 		return in
 	}
-	return min(payment.LookAgainIn<<min(row.Looks, 10), 5*time.Minute)
+	return payment.LookIn(row.Looks)
 }
 
 func (s *Store) schedule(row *payment.Payment, r approval.Release) {
@@ -129,8 +132,9 @@ func (s *Store) BeginSend(ctx context.Context, b approval.BeginSend) (payment.Pa
 			return nil
 		}
 		if !row.MaybeSent {
-			row.FirstSentAt = time.Now()
+			row.FirstSentAt, row.Looks = time.Now(), 0
 		}
+		s.move(row, row.Status, b.Actor, "send: "+b.Reason)
 		row.MaybeSent, row.LastSentAt = true, time.Now()
 		if b.NextKey {
 			row.Sends, row.KeySpent = row.Sends+1, false
@@ -178,7 +182,9 @@ func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c appro
 			s.cancels[i].Sends, s.cancels[i].spent, s.cancels[i].Amount = s.cancels[i].Sends+1, false, g.Amount
 		}
 		c = s.cancels[i].Cancel
-		c.Refused = s.cancels[i].refused
+		if c.Refused = s.cancels[i].refused; !c.Refused {
+			s.move(row, row.Status, g.Actor, "give back: "+g.Reason)
+		}
 		return lend(row, g.Lease)
 	})
 	return c, p, e, err
@@ -199,6 +205,9 @@ func (s *Store) endGiveBack(row *payment.Payment, end approval.GiveBackEnd) *pay
 	row.Leased, row.DueAt = false, time.Now().Add(nextLook(row, -1))
 	for _, c := range s.cancels {
 		if c.ID == end.Cancel.ID && !c.refused {
+			if end.Refused {
+				s.move(row, row.Status, end.Actor, "give back refused: "+end.Reason)
+			}
 			c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
 		}
 	}

@@ -31,7 +31,7 @@ func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Dura
 		if row == nil || !free(row) {
 			return nil
 		}
-		row.Looks++
+		row.Looks = max(row.Looks, 1)
 		if row.Status.Unfinished() || !row.DueAt.IsZero() && !row.DueAt.After(time.Now()) {
 			return take(row, lease)
 		}
@@ -85,15 +85,18 @@ func (s *Store) SweepMissingNotices(ctx context.Context) (int, error) {
 }
 
 // SweepStuck implements recovery.Sweeper for leases that are longer than any holder's.
-func (s *Store) SweepStuck(_ context.Context, lease time.Duration) ([]payment.Payment, error) {
+func (s *Store) SweepStuck(ctx context.Context, lease time.Duration, limit int) (freed int, err error) {
+	if s.meet(ctx, SweepStuck).Fails {
+		return 0, ErrFault
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var freed []payment.Payment
 	for _, p := range s.rows {
-		if p.Leased && p.DueAt.After(time.Now().Add(lease)) {
+		if freed < limit && p.Leased && p.DueAt.After(time.Now().Add(lease)) {
+			p.Told = p.Told || p.Status.Unfinished()
 			p.DueAt, p.Leased = time.Now(), false
 			p.Version++
-			freed = append(freed, view(p))
+			freed++
 		}
 	}
 	return freed, nil

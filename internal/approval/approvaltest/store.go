@@ -291,10 +291,14 @@ func (s *Store) move(p *payment.Payment, from payment.Status, by payment.Actor, 
 	}})
 }
 
-func (s *Store) open(p *payment.Payment, kind payment.IncidentKind) {
-	if i := (Incident{p.PaymentKey, kind}); kind != "" && !slices.Contains(s.incidents, i) {
-		s.incidents = append(s.incidents, i)
+// open opens an incident and reports whether it was not open before.
+func (s *Store) open(p *payment.Payment, kind payment.IncidentKind) bool {
+	i := Incident{p.PaymentKey, kind}
+	if kind == "" || slices.Contains(s.incidents, i) {
+		return false
 	}
+	s.incidents = append(s.incidents, i)
+	return true
 }
 
 func (s *Store) tell(p *payment.Payment, kinds ...payment.NoticeKind) {
