@@ -224,9 +224,9 @@ func (s doomedSweeper) SweepMissingNotices(ctx context.Context) (int, error) {
 	return s.Sweeper.SweepMissingNotices(ctx)
 }
 
-func (s doomedSweeper) SweepStuck(ctx context.Context, lease time.Duration) ([]payment.Payment, error) {
+func (s doomedSweeper) SweepStuck(ctx context.Context, lease time.Duration, limit int) (int, error) {
 	defer s.at.step("recovery.SweepStuck")()
-	return s.Sweeper.SweepStuck(ctx, lease)
+	return s.Sweeper.SweepStuck(ctx, lease, limit)
 }
 
 type doomedOutbox struct {
