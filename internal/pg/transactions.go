@@ -130,7 +130,7 @@ func (c *Client) patientPage(ctx context.Context, q request) (page []payment.Tra
 	}
 	throttled, broken := 0, 0
 	for {
-		a := c.within(ctx, c.lookups, forever, q)
+		a := c.within(ctx, q, c.lookups.take(ctx, forever))
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
