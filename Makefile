@@ -96,6 +96,10 @@ cover: setup ## coverage over all packages, as bin/coverage.html
 	$(GO) tool cover -html=bin/coverage.out -o bin/coverage.html
 	$(GO) tool cover -func=bin/coverage.out | tail -n 1
 
+.PHONY: rules
+rules: ## check and test the alert rules and the Alertmanager file (fetches Debian's Prometheus into the cache if there is none)
+	$(GO) test -count=1 -run 'Prometheus|Alert' ./deploy
+
 .PHONY: build
 build: ## build the programs into bin/, stamped with VERSION
 	@mkdir -p bin

@@ -29,6 +29,7 @@ const module = "paymentd"
 var mayImport = map[string][]string{
 	"breaker":           {},
 	"migrations":        {},
+	"deploy":            {},
 	"internal/payment":  {},
 	"internal/approval": {"internal/payment"},
 	// Stand-ins for the tests of approval and recovery.
