@@ -115,8 +115,12 @@ webhook_deliveries.state text NOT NULL DEFAULT 'received'::text;
 webhook_deliveries.due_at timestamp with time zone;
 webhook_deliveries.received_at timestamp with time zone NOT NULL DEFAULT now();
 webhook_deliveries.done_at timestamp with time zone;
+webhook_deliveries.claim text NOT NULL DEFAULT ''::text;
+webhook_deliveries.version bigint NOT NULL DEFAULT 0;
 webhook_deliveries CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (transmission_id);
-CREATE INDEX webhook_deliveries_due_at_idx ON public.webhook_deliveries USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_done_at_idx ON public.webhook_deliveries USING btree (done_at) WHERE (done_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_state_due_at_idx ON public.webhook_deliveries USING btree (state, due_at) WHERE (due_at IS NOT NULL);
+CREATE UNIQUE INDEX webhook_deliveries_work_key ON public.webhook_deliveries USING btree (payment_key, order_id) WHERE (due_at IS NOT NULL);
 CREATE OR REPLACE FUNCTION public.payment_events_append_only()
  RETURNS trigger
  LANGUAGE plpgsql

@@ -62,6 +62,11 @@ func (p *program) build() error {
 	}); err != nil {
 		return err
 	}
+	if p.hints, err = recovery.NewHints(recovery.HintOptions{
+		Recovery: p.recovery, Store: background, Queue: background, Gateway: p.gateway,
+	}); err != nil {
+		return err
+	}
 	p.notices, err = notify.New(notify.Options{
 		Queue: to.outbox, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: to.webhook, Mail: to.mail,
 	})
@@ -116,7 +121,7 @@ func (p *program) gatewayOptions() pg.Options {
 func (p *program) doors() (public, private http.Handler, err error) {
 	shared := web.NewMetrics(p.registry)
 	public, err = httpapi.New(httpapi.Deps{
-		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Keys: p.keys, Log: p.log, HTTP: shared, Registry: p.registry,
+		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Keys: p.keys, Log: p.log, HTTP: shared, Registry: p.registry,
 	})
 	if err != nil {
 		return nil, nil, err

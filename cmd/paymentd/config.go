@@ -67,7 +67,7 @@ type Config struct {
 	RecoveryEvery        time.Duration `env:"RECOVERY_EVERY" envDefault:"10m" help:"pace of the sweep"`
 	RecoveryDueEvery     time.Duration `env:"RECOVERY_DUE_EVERY" envDefault:"5s" help:"pace at which due payments are looked for"`
 	RecoveryConcurrency  int           `env:"RECOVERY_CONCURRENCY" envDefault:"4" help:"payments looked at at the same time"`
-	LookupRate           Rate          `env:"LOOKUP_RATE" envDefault:"10/s" help:"lookups at Toss, N/s or N/m"`
+	LookupRate           Rate          `env:"LOOKUP_RATE" envDefault:"10/s" help:"lookups at Toss, N/s or N/m; webhooks of unknown payments have 1/s besides"`
 	CancelRate           Rate          `env:"CANCEL_RATE" envDefault:"5/s" help:"cancels at Toss, N/s or N/m"`
 	UnknownIncidentAfter time.Duration `env:"UNKNOWN_INCIDENT_AFTER" envDefault:"1h" help:"when a payment Toss cannot tell about becomes an incident"`
 	VerifyAfter          time.Duration `env:"VERIFY_AFTER" envDefault:"30m" help:"second look at a payment that expired here"`

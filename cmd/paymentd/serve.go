@@ -42,6 +42,7 @@ type program struct {
 	gateway  *pg.Client
 	confirm  *approval.Service
 	recovery *recovery.Recovery
+	hints    *recovery.Hints
 	notices  *notify.Pool
 	draining atomic.Bool
 	// between is nil but in the crash test, which stands between the parts and their ports and kills the process there.
@@ -166,6 +167,7 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 	start("private door", func() error { return privateServer.Serve(privateListener) })
 	start("public door", func() error { return publicServer.Serve(publicListener) })
 	start("recovery", func() error { return p.recovery.Run(loops) })
+	start("webhooks", func() error { return p.hints.Run(loops) })
 	start("notices", func() error { return p.notices.Run(loops) })
 	p.log.Info("listening", "public", publicListener.Addr().String(), "private", privateListener.Addr().String(),
 		"version", version, "deadline", p.config.Deadline().String(), "lease", p.config.Lease().String(),

@@ -26,10 +26,14 @@ type Gateway interface {
 type Tries int
 
 const (
-	// OneTry is for a live confirm or webhook: one try, and no waiting for the lookup rate.
+	// OneTry is for a live confirm: one try, and no waiting for the lookup rate.
 	OneTry Tries = iota
 	// Patient is for recovery, sync and operators: three tries, waits of 1 s and 2 s, and the rate is waited for.
 	Patient
+	// Hinted is for a webhook of a known payment: OneTry, but only if half of the lookup rate stays for the others.
+	Hinted
+	// Stranger is for a webhook of an unknown payment: one try, from a budget of its own (1 per s) that is waited for.
+	Stranger
 )
 
 // ConfirmCall is one confirm.

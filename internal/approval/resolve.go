@@ -13,6 +13,8 @@ type Resolution struct {
 	Action        payment.Action
 	// Did is the value of paymentd_recovery_total{action}.
 	Did Did
+	// Heard is what the lookup was answered; its Kind is empty if none was made.
+	Heard payment.Answer
 }
 
 // Did names what recovery did with one payment.
@@ -38,11 +40,18 @@ func AllDid() []Did {
 
 // Plan looks at Toss and says what the table calls for, without doing it.
 func (s *Service) Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation) {
+	a, o, _ := s.look(ctx, p, Patient)
+	return a, o
+}
+
+func (s *Service) look(ctx context.Context, p payment.Payment, tries Tries) (payment.Action, payment.Observation, payment.Answer) {
+	var heard payment.Answer
 	o := payment.Observation{Sighting: payment.SeenNothing}
 	if p.MaybeSent || p.Status != payment.Pending {
-		o = observe(s.gateway.Lookup(ctx, p.PaymentKey, Patient))
+		heard = s.gateway.Lookup(ctx, p.PaymentKey, tries)
+		o = observe(heard)
 	}
-	return s.set.Rules.Decide(p, o, p.ReadAt), o
+	return s.set.Rules.Decide(p, o, p.ReadAt), o, heard
 }
 
 // cutShort is the reason of a look that a stop ended.
@@ -50,12 +59,17 @@ const cutShort = "stopped before the gateway answered"
 
 // Resolve looks at a payment that its caller has leased until leaseEnd (monotonic) and does what the table says. The
 // lease is over afterwards, also when an error is returned: then it runs out by itself. When ctx ends, lookups and
-// pauses end, and the payment is due again at once; what is being written or sent goes on to its own end.
+// pauses end, and the payment is due again at once; what is being written or sent goes on to its own end. For a webhook
+// it looks once and sends no confirm: a send, like a wait, leaves the payment due again soon.
 func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.Actor, leaseEnd time.Time) (Resolution, error) {
+	tries := Patient
+	if actor == payment.ByWebhook {
+		tries = Hinted
+	}
 	looking, endLook := context.WithDeadline(ctx, leaseEnd)
 	defer endLook()
-	action, o := s.Plan(looking, p)
-	r := Resolution{Before: p, After: p, Action: action, Did: DidWait}
+	action, o, heard := s.look(looking, p, tries)
+	r := Resolution{Before: p, After: p, Action: action, Did: DidWait, Heard: heard}
 	stop := ctx.Done()
 	stopped := ctx.Err() != nil
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), leaseEnd)
@@ -65,14 +79,18 @@ func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.
 		r.Action = payment.Action{Do: payment.Wait, Reason: cutShort}
 		return r, s.release(ctx, Release{Payment: p, Actor: actor, Reason: cutShort})
 	}
-	switch action.Do {
+	do := action.Do
+	if do == payment.Send && actor == payment.ByWebhook {
+		do = payment.Wait
+	}
+	switch do {
 	case payment.Settle:
 		r.After, err = s.settle(ctx, Settlement{Payment: p, Action: action, Observation: o, Actor: actor})
 		r.Did = didSettle(r.After.Status, p.Status)
 	case payment.Send:
 		r, err = s.resend(ctx, r, &sequence{actor: actor, leaseEnd: leaseEnd, stop: stop})
 	case payment.GiveBack, payment.CancelDeposit:
-		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: Patient, stop: stop})
+		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: tries, stop: stop})
 	default:
 		r, err = s.leave(ctx, r, o, actor)
 	}
@@ -157,9 +175,13 @@ func (s *Service) leave(ctx context.Context, r Resolution, o payment.Observation
 	if a.Incident != "" {
 		r.Did = DidIncident
 	}
+	again := time.Duration(-1)
+	if actor == payment.ByWebhook && p.Status.Unfinished() {
+		again = LookAgainIn
+	}
 	silent := o.Sighting == payment.SeenNoAnswer || o.Sighting == payment.SeenUnknownStatus
 	return r, s.release(ctx, Release{
-		Payment: p, DueIn: -1, Park: a.Do == payment.Park, Incident: a.Incident, Actor: actor, Reason: a.Reason, Observation: o,
+		Payment: p, DueIn: again, Park: a.Do == payment.Park, Incident: a.Incident, Actor: actor, Reason: a.Reason, Observation: o,
 		Forget: !p.Status.Unfinished() && !silent,
 	})
 }

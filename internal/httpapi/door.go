@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"paymentd/internal/payment"
 	"paymentd/internal/web"
@@ -17,6 +18,7 @@ type Deps struct {
 	Confirm Confirmer
 	Read    Reader
 	Sync    Syncer
+	Hints   Hinter
 	Keys    []web.Key
 	Log     *slog.Logger
 	// HTTP are the request metrics, shared with the private door; Registry takes the door's own.
@@ -27,19 +29,20 @@ type Deps struct {
 // api holds what the handlers use.
 type api struct {
 	Deps
-	metrics *metrics
+	metrics  *metrics
+	webhooks *rate.Limiter
 }
 
 // New makes the public door; it refuses missing parts.
 func New(d Deps) (*web.Door, error) {
-	if d.Confirm == nil || d.Read == nil || d.Sync == nil || d.Registry == nil {
-		return nil, errors.New("public door: Confirm, Read, Sync and Registry are required")
+	if d.Confirm == nil || d.Read == nil || d.Sync == nil || d.Hints == nil || d.Registry == nil {
+		return nil, errors.New("public door: Confirm, Read, Sync, Hints and Registry are required")
 	}
 	door, err := web.NewDoor(web.Options{Log: d.Log, Metrics: d.HTTP, Keys: d.Keys})
 	if err != nil {
 		return nil, err
 	}
-	a := &api{Deps: d, metrics: newMetrics(d.Registry)}
+	a := &api{Deps: d, metrics: newMetrics(d.Registry), webhooks: rate.NewLimiter(webhookRate, webhookBurst)}
 	a.routes(door)
 	return door, nil
 }
@@ -53,6 +56,7 @@ func (a *api) routes(door *web.Door) {
 	door.For(both, http.MethodGet, "/payments/{orderId}", a.read)
 	door.For(both, http.MethodGet, "/payments/{orderId}/attempts", a.attempts)
 	door.For(operator, http.MethodPost, "/payments/sync", a.sync)
+	door.Open(http.MethodPost, "/webhooks/toss", a.webhook)
 	door.Open(http.MethodGet, "/openapi.yaml", a.spec)
 }
 

@@ -28,3 +28,9 @@ type Syncer interface {
 	// Sync reports what was done; payments that could not be settled count as errors in the report.
 	Sync(ctx context.Context, r payment.SyncRequest) (payment.SyncReport, error)
 }
+
+// Hinter handles what webhooks of Toss claim (recovery.Hints).
+type Hinter interface {
+	// Hint returns an error unless the webhook is handled or stored: then Toss must send it again.
+	Hint(ctx context.Context, h payment.Hint) (payment.HintState, error)
+}

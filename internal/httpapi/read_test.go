@@ -173,6 +173,7 @@ func TestRoles(t *testing.T) {
 		"GET /payments/{orderId}":          {checkoutSecret, operatorSecret},
 		"GET /payments/{orderId}/attempts": {checkoutSecret, operatorSecret},
 		"POST /payments/sync":              {operatorSecret},
+		"POST /webhooks/toss":              {"", "wrong-secret-0123456789", checkoutSecret, operatorSecret},
 		"GET /openapi.yaml":                {"", "wrong-secret-0123456789", checkoutSecret, operatorSecret},
 	}
 	f := setup(t)
@@ -210,7 +211,7 @@ func TestOtherPathsAndMethods(t *testing.T) {
 		body               string
 	}{
 		{name: "root", method: "GET", path: "/", status: 404, body: `"code":"not_found"`},
-		{name: "later route", method: "POST", path: "/webhooks/toss", status: 404, body: `"code":"not_found"`},
+		{name: "later route", method: "POST", path: "/webhooks/other", status: 404, body: `"code":"not_found"`},
 		{name: "delete", method: "DELETE", path: "/payments/order-1", status: 405, body: `"code":"method_not_allowed"`},
 		{name: "put", method: "PUT", path: "/payments/confirm", status: 405, body: `"code":"method_not_allowed"`},
 	}

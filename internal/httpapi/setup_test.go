@@ -37,6 +37,7 @@ type fixture struct {
 	confirm func(payment.Order) (approval.Answer, error)
 	ledger  ledger
 	sync    func(payment.SyncRequest) (payment.SyncReport, error)
+	hint    func(payment.Hint) (payment.HintState, error)
 }
 
 func setup(t *testing.T) *fixture {
@@ -47,7 +48,7 @@ func setup(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f.Door, err = New(Deps{
-		Confirm: confirmer{f}, Read: &f.ledger, Sync: syncer{f}, Keys: keys,
+		Confirm: confirmer{f}, Read: &f.ledger, Sync: syncer{f}, Hints: hinter{f}, Keys: keys,
 		Log: slog.New(slog.NewJSONHandler(f.log, nil)), HTTP: web.NewMetrics(f.reg), Registry: f.reg,
 	})
 	if err != nil {
@@ -125,6 +126,12 @@ type syncer struct{ f *fixture }
 
 func (s syncer) Sync(_ context.Context, r payment.SyncRequest) (payment.SyncReport, error) {
 	return s.f.sync(r)
+}
+
+type hinter struct{ f *fixture }
+
+func (h hinter) Hint(_ context.Context, hint payment.Hint) (payment.HintState, error) {
+	return h.f.hint(hint)
 }
 
 // ledger is a Reader over fixed rows.

@@ -169,7 +169,10 @@ func TestSpecHasTheCodes(t *testing.T) {
 		"readPayment":  slices.Concat(key, []payment.Code{payment.CodeInvalidRequest, payment.CodeNotFound, payment.CodeDBUnavailable}),
 		"readAttempts": slices.Concat(key, []payment.Code{payment.CodeNotFound, payment.CodeDBUnavailable}),
 		"syncPayments": slices.Concat(key, body, []payment.Code{payment.CodeDBUnavailable}),
-		"readSpec":     {payment.CodeInternal},
+		"receiveWebhook": slices.Concat(body, []payment.Code{
+			payment.CodeRateLimited, payment.CodeInternal, payment.CodePGUnavailable, payment.CodeDBUnavailable,
+		}),
+		"readSpec": {payment.CodeInternal},
 	}
 	got := map[string][]payment.Code{}
 	for _, item := range s.doc.Paths.Map() {

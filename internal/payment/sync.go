@@ -31,3 +31,46 @@ type SyncReport struct {
 	Checked, Paid, Failed, Waiting, Canceled, Incidents, Errors int
 	Results                                                     []SyncResult
 }
+
+// Hint is what a webhook of Toss claims. Nothing of it is trusted: it only says where to look.
+type Hint struct {
+	// TransmissionID is Toss's id of the delivery, the same for every repetition; empty if it has none.
+	TransmissionID string
+	// Event is Toss's name of it.
+	Event string
+	// PaymentKey may be empty: a deposit names its order alone.
+	PaymentKey, OrderID string
+	// Claim is the status word of the body.
+	Claim Sighting
+}
+
+// ClaimsNothingNew reports whether p already is what the hint claims.
+func (h Hint) ClaimsNothingNew(p Payment) bool {
+	return h.Claim == SeenDone && p.Status == Paid && p.CanceledAmount == 0 ||
+		h.Claim == SeenWaiting && p.Status == AwaitingDeposit
+}
+
+// HintState says what became of a hint.
+type HintState string
+
+// The states; KeptHint and UnknownHint are work that is left to do.
+const (
+	HandledHint HintState = "handled"
+	// KeptHint is for a payment that somebody works on at the moment.
+	KeptHint HintState = "kept"
+	// UnknownHint is for a payment or order that is not known here.
+	UnknownHint  HintState = "unknown"
+	RepeatedHint HintState = "repeated"
+	IgnoredHint  HintState = "ignored"
+)
+
+// KeptWork is one hint that was left to do, claimed for a while.
+type KeptWork struct {
+	Hint
+	State HintState
+	// ID names the row; Version is the fence.
+	ID      string
+	Version int64
+	// Age is the time since the first hint of this work.
+	Age time.Duration
+}

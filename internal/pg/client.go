@@ -26,9 +26,13 @@ type Client struct {
 	pipeline      *pipeline
 	lookups       *limiter
 	cancels       *limiter
+	strangers     *limiter
 	metrics       *metrics
 	log           *slog.Logger
 }
+
+// strangersRate is how many lookups per second webhooks of unknown payments get.
+const strangersRate = 1
 
 var _ approval.Gateway = (*Client)(nil)
 
@@ -64,6 +68,7 @@ func newClient(o Options, transport http.RoundTripper) (*Client, error) {
 		pipeline:      p,
 		lookups:       newLimiter(o.LookupRate, secondsWorth(o.LookupRate)),
 		cancels:       newLimiter(o.CancelRate, secondsWorth(o.CancelRate)),
+		strangers:     newLimiter(strangersRate, 1),
 		metrics:       m,
 		log:           o.Logger,
 	}

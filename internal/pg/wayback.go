@@ -16,7 +16,7 @@ import (
 const forever = time.Duration(1<<63 - 1)
 
 // Lookup reads a payment by its key. A payment in the answer has that key; nothing else of it is compared. With
-// OneTry a lookup without a token is refused by the limiter at once.
+// OneTry and Hinted a lookup without a token is refused by the limiter at once.
 func (c *Client) Lookup(ctx context.Context, paymentKey string, tries approval.Tries) payment.Answer {
 	q := request{
 		op: opLookup, method: http.MethodGet, path: paymentPath(paymentKey),
@@ -69,14 +69,23 @@ func (p patience) waiting(ctx context.Context) (context.Context, context.CancelF
 }
 
 // patiently is the way of lookups and cancels: a budget of their own, no breaker, and with Patient three tries
-// with 1 s and 2 s between them while the answer is one of again.
+// with 1 s and 2 s between them while the answer is one of again. Webhooks come from anybody: those of known payments
+// leave half of the lookups to recovery and confirms, those of unknown ones spend none of them.
 func (c *Client) patiently(ctx context.Context, q request, p patience, again ...payment.Kind) payment.Answer {
 	budget, wait, pauses := c.lookups, time.Duration(0), []time.Duration{}
 	if q.op == opCancel {
 		budget = c.cancels
 	}
-	if p.tries == approval.Patient {
+	switch {
+	case p.tries == approval.Patient:
 		wait, pauses = forever, []time.Duration{time.Second, 2 * time.Second}
+	case p.tries == approval.Stranger && q.op == opLookup:
+		budget, wait = c.strangers, forever
+	case p.tries == approval.Hinted && q.op == opLookup:
+		if refused := budget.spare(); refused != nil {
+			return refused.answer
+		}
+		budget = nil
 	}
 	waits, end := p.waiting(ctx)
 	defer end()

@@ -26,7 +26,7 @@ type Event struct {
 	// Attempts counts the tries at the gateway; Gateway and DB are the time spent there.
 	Attempts    int
 	Gateway, DB time.Duration
-	// Action names what an operator did, for the audit; empty otherwise.
+	// Action names what an operator did, for the audit, or what became of a webhook; empty otherwise.
 	Action string
 
 	code       payment.Code

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -38,25 +39,27 @@ var nameable = regexp.MustCompile(`^[A-Za-z_]{1,32}$`)
 // ReadObject reads a request body as ParseObject does. Not JSON is unsupported_media_type, more than 16 KiB
 // too_large.
 func ReadObject(w http.ResponseWriter, r *http.Request, allowed ...string) (*Object, error) {
-	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := params["charset"]
-	if err != nil || media != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) ||
-		r.Header.Get("Content-Encoding") != "" {
-		return nil, &payment.Error{Code: payment.CodeUnsupportedMediaType, Public: "Send application/json in UTF-8, not compressed."}
-	}
-	body, err := readBody(w, r)
+	body, err := ReadBody(w, r, maxBody)
 	if err != nil {
 		return nil, err
 	}
 	return ParseObject(body, allowed...)
 }
 
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+// ReadBody reads a body of at most so many bytes, of which the headers say that it is JSON; what it holds is not looked
+// at. Not JSON is unsupported_media_type, more than limit too_large.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || media != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) ||
+		r.Header.Get("Content-Encoding") != "" {
+		return nil, &payment.Error{Code: payment.CodeUnsupportedMediaType, Public: "Send application/json in UTF-8, not compressed."}
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
-	case len(body) > maxBody:
+	case int64(len(body)) > limit:
 		w.Header().Set("Connection", "close")
-		return nil, &payment.Error{Code: payment.CodeTooLarge, Public: "The body has more than 16 KiB."}
+		return nil, &payment.Error{Code: payment.CodeTooLarge, Public: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 	case err != nil:
 		w.Header().Set("Connection", "close")
 		bad := invalidBody("did not arrive whole and in time")
