@@ -147,3 +147,36 @@ func TestNoLimiter(t *testing.T) {
 		t.Error("off, but it refused")
 	}
 }
+
+// TestTrap41_SpareTokens: webhooks leave half of the bucket, and all of it while somebody waits.
+func TestTrap41_SpareTokens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(10, 10)
+		for n := 1; l.spare() == nil; n++ {
+			if n > 5 {
+				t.Fatalf("%d of 10 tokens taken", n)
+			}
+		}
+		if end := l.spare(); end.answer.Refuser != payment.RefusedByLimiter || end.answer.RetryAfter != 100*time.Millisecond {
+			t.Errorf("refused with %+v", end.answer)
+		}
+		for n := range 5 {
+			if l.take(t.Context(), 0) != nil {
+				t.Fatalf("the other half has %d tokens", n)
+			}
+		}
+		go func() { _ = l.take(t.Context(), time.Minute) }()
+		synctest.Wait()
+		if l.spare() == nil {
+			t.Error("passed somebody who waits")
+		}
+		time.Sleep(2 * time.Second)
+		if l.spare() != nil || (*limiter)(nil).spare() != nil {
+			t.Error("a full bucket refused")
+		}
+		if one := newLimiter(1, 1); one.spare() != nil {
+			t.Error("a bucket of one token gives none")
+		}
+	})
+}

@@ -126,3 +126,34 @@ func TestRequests(t *testing.T) {
 		}
 	})
 }
+
+// TestTrap41_Strangers: lookups of unknown payments have one token per second of their own, and those of known ones are
+// refused at once when lookups are short.
+func TestTrap41_Strangers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := layered()
+		o.LookupRate = 2
+		b := setup(t, o, func(int, *http.Request) (*http.Response, error) { return respond(404, `{"code":"NOT_FOUND_PAYMENT"}`) })
+		start := time.Now()
+		for range 4 {
+			if a := b.Lookup(t.Context(), "k", approval.Stranger); a.Kind != payment.KindNotFound {
+				t.Errorf("answered %+v", a)
+			}
+		}
+		if a := b.LookupByOrder(t.Context(), "order-1", approval.Stranger); a.Kind != payment.KindNotFound {
+			t.Errorf("answered %+v", a)
+		}
+		if took := time.Since(start); took != 4*time.Second {
+			t.Errorf("5 lookups of strangers took %s", took)
+		}
+		for n, want := range []payment.Kind{payment.KindNotFound, payment.KindRefused} {
+			if a := b.Lookup(t.Context(), "k", approval.Hinted); a.Kind != want {
+				t.Errorf("hinted lookup %d: %+v", n, a)
+			}
+		}
+		if a := b.Lookup(t.Context(), "k", approval.OneTry); a.Kind != payment.KindNotFound {
+			t.Errorf("a confirm finds the bucket empty: %+v", a)
+		}
+	})
+}
