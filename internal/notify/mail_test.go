@@ -53,7 +53,11 @@ func parts(t *testing.T, raw string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[part.Header.Get("Content-Type")] = strings.ReplaceAll(string(body), "\r\n", "\n")
+		text := strings.ReplaceAll(string(body), "\r\n", "\n")
+		if strings.Count(text, "\n") != strings.Count(string(body), "\r\n") {
+			t.Error("a line does not end with CRLF")
+		}
+		out[part.Header.Get("Content-Type")] = text
 	}
 }
 

@@ -63,14 +63,17 @@ func (m *Mail) receipt(n payment.Notice) (*gomail.Msg, error) {
 	message.SetGenHeader("Auto-Submitted", "auto-generated")
 	view := m.view(n)
 	message.Subject(view.Subject)
-	if err := message.SetBodyTextTemplate(receiptText, view); err != nil {
+	var text, html strings.Builder
+	if err := errors.Join(receiptText.Execute(&text, view), receiptHTML.Execute(&html, view)); err != nil {
 		return nil, fmt.Errorf("receipt: %w", err)
 	}
-	if err := message.AddAlternativeHTMLTemplate(receiptHTML, view); err != nil {
-		return nil, fmt.Errorf("receipt: %w", err)
-	}
+	message.SetBodyString(gomail.TypeTextPlain, mailLines(text.String()))
+	message.AddAlternativeString(gomail.TypeTextHTML, mailLines(html.String()))
 	return message, nil
 }
+
+// mailLines ends lines as mail does: base64 keeps what it is given (RFC 2045, section 6.8).
+func mailLines(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }
 
 func (m *Mail) view(n payment.Notice) receiptView {
 	p := n.Payment

@@ -234,6 +234,40 @@ func TestWebhookHangs(t *testing.T) {
 	}
 }
 
+// TestWebhookTrickles: a receiver that answers byte by byte costs one send time-out too; a header that never ends is no
+// success, a body that never ends takes none back.
+func TestWebhookTrickles(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, first, more, want string }{
+		{name: "header", first: "HTTP/1.1 200 OK\r\n", more: "X: y\r\n", want: "webhook: context deadline exceeded"},
+		{name: "body", first: "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", more: "x", want: "<nil>"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := raw(t, func(c net.Conn) {
+				if _, err := c.Read(make([]byte, 4096)); err != nil {
+					return
+				}
+				for _, err := fmt.Fprint(c, test.first); err == nil; _, err = fmt.Fprint(c, test.more) {
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+			w := newWebhook(t, WebhookOptions{URL: "http://" + s.address, AllowPrivate: true})
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			start := time.Now()
+			err := w.Send(ctx, notice())
+			if diff := cmp.Diff(test.want, fmt.Sprint(err)); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
 func TestWebhookRefusesPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, ok)
