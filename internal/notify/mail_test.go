@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -272,6 +273,31 @@ func TestMailRudeServers(t *testing.T) {
 	err = newMail(t, &mailServer{address: listener.Addr().String()}, "smtp://HOST").Send(t.Context(), receiptNotice())
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("closed port: %v", err)
+	}
+}
+
+// TestMailTakenIsDelivered: a server that hangs up after its word has the mail; sending it again would be a second one.
+func TestMailTakenIsDelivered(t *testing.T) {
+	t.Parallel()
+	s := raw(t, func(c net.Conn) {
+		fmt.Fprint(c, "220 mail.test\r\n")
+		text := false
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			switch line := lines.Text(); {
+			case text && line == ".":
+				fmt.Fprint(c, "250 taken\r\n")
+				return
+			case text:
+			case line == "DATA":
+				text = true
+				fmt.Fprint(c, "354 go on\r\n")
+			default:
+				fmt.Fprint(c, "250 mail.test\r\n")
+			}
+		}
+	})
+	if err := newMail(t, s, "smtp://HOST").Send(t.Context(), receiptNotice()); err != nil {
+		t.Error(err)
 	}
 }
 

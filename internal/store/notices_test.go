@@ -1,13 +1,14 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"paymentd/internal/payment"
 )
@@ -205,30 +206,42 @@ func TestReplayNotices(t *testing.T) {
 	}
 }
 
-// TestReplayRacesDeath: one notice of a payment is replayed while the other dies. Whoever comes first, a dead notice has
-// its open incident.
+// TestReplayRacesDeath: one notice of a payment is replayed while the other dies and has not committed yet. The replay waits,
+// sees the dead one, and leaves the incident open.
 func TestReplayRacesDeath(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	for i := range 60 {
-		f.settle(settlement(f.reserved(fmt.Sprint("r", i)), payment.Paid, payment.ByConfirm))
-		claimed := f.claimAll()
-		f.end(claimed[payment.NoticePaid], payment.NoticeDead, "410")
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if _, err := f.ReplayNotices(t.Context(), Replay{IDs: []string{claimed[payment.NoticePaid].ID}, By: "kim"}); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() {
-			if err := f.FinishNotice(t.Context(), claimed[payment.NoticeReceipt], payment.NoticeResult{State: payment.NoticeDead, Error: "550"}); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Wait()
-		f.exec("UPDATE notices SET due_at = NULL")
+	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
+	claimed := f.claimAll()
+	f.end(claimed[payment.NoticePaid], payment.NoticeDead, "410")
+	dying, err := pgx.Connect(t.Context(), f.db.DSN)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := f.openIncidents(); n != 60 {
-		t.Errorf("%d of 60 payments with a dead notice have an open incident", n)
+	t.Cleanup(func() { _ = dying.Close(context.Background()) })
+	tx, err := dying.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipt := claimed[payment.NoticeReceipt]
+	if _, err := tx.Exec(t.Context(), finishNoticeSQL, receipt.ID, receipt.Fence, "dead", time.Duration(0), "550"); err != nil {
+		t.Fatal(err)
+	}
+	replayed := make(chan error, 1)
+	go func() {
+		_, err := f.ReplayNotices(t.Context(), Replay{IDs: []string{claimed[payment.NoticePaid].ID}, By: "kim"})
+		replayed <- err
+	}()
+	for f.count("pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 && len(replayed) == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-replayed; err != nil {
+		t.Fatal(err)
+	}
+	if n := f.openIncidents(); n != 1 || f.count("notices WHERE state = 'dead'") != 1 {
+		t.Errorf("%d open incidents for the notice that is dead", n)
 	}
 }
