@@ -74,7 +74,9 @@ const endGiveBackSQL = `WITH freed AS (
 		SELECT p.id, p.version, p.status, p.status, $8, 'give back refused: ' || $9, $7::jsonb FROM freed AS p, cancel WHERE $6
 	), incident AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
-		SELECT p.id, p.payment_key, p.order_id, 'cancel_failed', $7::jsonb FROM freed AS p WHERE $6
+		SELECT n.id, n.payment_key, n.order_id, n.kind, n.evidence
+		FROM (SELECT p.id, p.payment_key, p.order_id, 'cancel_failed' AS kind, $7::jsonb AS evidence FROM freed AS p) AS n
+		WHERE $6 AND ` + unlessDecided + `
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 	)
 	SELECT ` + columns + ` FROM freed AS p`

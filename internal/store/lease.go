@@ -145,7 +145,9 @@ const releaseSQL = `WITH freed AS (
 		RETURNING ` + columns + `
 	), incident AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
-		SELECT p.id, p.payment_key, p.order_id, $10, $11::jsonb FROM freed AS p WHERE $10 <> ''
+		SELECT n.id, n.payment_key, n.order_id, n.kind, n.evidence
+		FROM (SELECT p.id, p.payment_key, p.order_id, $10 AS kind, $11::jsonb AS evidence FROM freed AS p) AS n
+		WHERE n.kind <> '' AND ` + unlessDecided + `
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 		RETURNING 1
 	), event AS (

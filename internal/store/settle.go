@@ -89,7 +89,9 @@ const settleSQL = `WITH old AS (
 		FROM moved AS p WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind = ANY(@closes::text[])
 	), opened AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
-		SELECT p.id, p.payment_key, p.order_id, @incident, @evidence::jsonb FROM moved AS p WHERE @incident <> ''
+		SELECT n.id, n.payment_key, n.order_id, n.kind, n.evidence
+		FROM (SELECT p.id, p.payment_key, p.order_id, @incident AS kind, @evidence::jsonb AS evidence FROM moved AS p) AS n
+		WHERE n.kind <> '' AND ` + unlessDecided + `
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 	)`
 
