@@ -121,7 +121,8 @@ func (p *program) gatewayOptions() pg.Options {
 func (p *program) doors() (public, private http.Handler, err error) {
 	shared := web.NewMetrics(p.registry)
 	public, err = httpapi.New(httpapi.Deps{
-		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Keys: p.keys, Log: p.log, HTTP: shared, Registry: p.registry,
+		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Incidents: p.store, Keys: p.keys, Log: p.log, HTTP: shared,
+		Registry: p.registry,
 	})
 	if err != nil {
 		return nil, nil, err

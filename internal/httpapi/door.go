@@ -15,12 +15,13 @@ import (
 
 // Deps are the parts that the door needs; all are required.
 type Deps struct {
-	Confirm Confirmer
-	Read    Reader
-	Sync    Syncer
-	Hints   Hinter
-	Keys    []web.Key
-	Log     *slog.Logger
+	Confirm   Confirmer
+	Read      Reader
+	Sync      Syncer
+	Hints     Hinter
+	Incidents Incidents
+	Keys      []web.Key
+	Log       *slog.Logger
 	// HTTP are the request metrics, shared with the private door; Registry takes the door's own.
 	HTTP     *web.Metrics
 	Registry prometheus.Registerer
@@ -35,8 +36,8 @@ type api struct {
 
 // New makes the public door; it refuses missing parts.
 func New(d Deps) (*web.Door, error) {
-	if d.Confirm == nil || d.Read == nil || d.Sync == nil || d.Hints == nil || d.Registry == nil {
-		return nil, errors.New("public door: Confirm, Read, Sync, Hints and Registry are required")
+	if d.Confirm == nil || d.Read == nil || d.Sync == nil || d.Hints == nil || d.Incidents == nil || d.Registry == nil {
+		return nil, errors.New("public door: Confirm, Read, Sync, Hints, Incidents and Registry are required")
 	}
 	door, err := web.NewDoor(web.Options{Log: d.Log, Metrics: d.HTTP, Keys: d.Keys})
 	if err != nil {
@@ -57,6 +58,8 @@ func (a *api) routes(door *web.Door) {
 	door.For(both, http.MethodGet, "/payments/{orderId}/attempts", a.attempts)
 	door.For(operator, http.MethodPost, "/payments/sync", a.sync)
 	door.Open(http.MethodPost, "/webhooks/toss", a.webhook)
+	door.For(operator, http.MethodGet, "/incidents", a.listIncidents)
+	door.For(operator, http.MethodPost, "/incidents/{id}/resolve", a.resolveIncident)
 	door.Open(http.MethodGet, "/openapi.yaml", a.spec)
 }
 

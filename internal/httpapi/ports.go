@@ -23,6 +23,15 @@ type Reader interface {
 	Events(ctx context.Context, paymentID int64) ([]payment.Event, error)
 }
 
+// Incidents are the doubts that a machine may not decide (store.Store). An error that is no *payment.Error means that the
+// database did not answer.
+type Incidents interface {
+	// Incidents reads a page, the newest first.
+	Incidents(ctx context.Context, f payment.IncidentFilter) ([]payment.Incident, error)
+	// ResolveIncident carries an operator's word out; an incident that is resolved already comes back as it is.
+	ResolveIncident(ctx context.Context, r payment.ResolveIncident) (payment.Incident, error)
+}
+
 // Syncer compares payments with Toss on an operator's word (recovery.Recovery).
 type Syncer interface {
 	// Sync reports what was done; payments that could not be settled count as errors in the report.

@@ -109,7 +109,16 @@ type incidentCase struct {
 	cancels bool
 }
 
+// readCase reads the payment before the incident: if that is open still, no resolution has changed what was read.
 func (s *Store) readCase(ctx context.Context, id int64) (c incidentCase, err error) {
+	p, found, err := s.readOne(ctx, "read payment of incident", `SELECT `+columns+` FROM payments AS p
+		WHERE p.payment_key = (SELECT i.payment_key FROM incidents AS i WHERE i.id = $1)`, id)
+	if err != nil {
+		return c, err
+	}
+	if found {
+		c.here = &p
+	}
 	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
 		return scanIncident(conn.QueryRow(ctx, `SELECT `+incidentColumns+`, EXISTS (
 				SELECT FROM payments AS p JOIN cancels AS c ON c.payment_id = p.id WHERE p.payment_key = i.payment_key AND c.done_at IS NULL)
@@ -118,15 +127,8 @@ func (s *Store) readCase(ctx context.Context, id int64) (c incidentCase, err err
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, &payment.Error{Code: payment.CodeNotFound, Public: "There is no such incident."}
 	}
-	if err != nil {
-		return c, wrap("read incident", err)
-	}
 	c.seen = seenIn(c.incident.Evidence)
-	p, found, err := s.Find(ctx, c.incident.PaymentKey, "")
-	if found {
-		c.here = &p
-	}
-	return c, err
+	return c, wrap("read incident", err)
 }
 
 // seenIn is what the evidence of an incident says that Toss said.
