@@ -174,6 +174,8 @@ func TestRoles(t *testing.T) {
 		"GET /payments/{orderId}/attempts": {checkoutSecret, operatorSecret},
 		"POST /payments/sync":              {operatorSecret},
 		"POST /webhooks/toss":              {"", "wrong-secret-0123456789", checkoutSecret, operatorSecret},
+		"GET /incidents":                   {operatorSecret},
+		"POST /incidents/{id}/resolve":     {operatorSecret},
 		"GET /openapi.yaml":                {"", "wrong-secret-0123456789", checkoutSecret, operatorSecret},
 	}
 	f := setup(t)

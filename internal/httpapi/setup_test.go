@@ -38,6 +38,7 @@ type fixture struct {
 	ledger  ledger
 	sync    func(payment.SyncRequest) (payment.SyncReport, error)
 	hint    func(payment.Hint) (payment.HintState, error)
+	doubts  doubts
 }
 
 func setup(t *testing.T) *fixture {
@@ -48,7 +49,7 @@ func setup(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f.Door, err = New(Deps{
-		Confirm: confirmer{f}, Read: &f.ledger, Sync: syncer{f}, Hints: hinter{f}, Keys: keys,
+		Confirm: confirmer{f}, Read: &f.ledger, Sync: syncer{f}, Hints: hinter{f}, Incidents: &f.doubts, Keys: keys,
 		Log: slog.New(slog.NewJSONHandler(f.log, nil)), HTTP: web.NewMetrics(f.reg), Registry: f.reg,
 	})
 	if err != nil {

@@ -172,6 +172,10 @@ func TestSpecHasTheCodes(t *testing.T) {
 		"receiveWebhook": slices.Concat(body, []payment.Code{
 			payment.CodeRateLimited, payment.CodeInternal, payment.CodePGUnavailable, payment.CodeDBUnavailable,
 		}),
+		"listIncidents": slices.Concat(key, []payment.Code{payment.CodeInvalidRequest, payment.CodeDBUnavailable}),
+		"resolveIncident": slices.Concat(key, body, []payment.Code{
+			payment.CodeNotFound, payment.CodeInProgress, payment.CodeCancelInProgress, payment.CodeOrderConflict, payment.CodeDBUnavailable,
+		}),
 		"readSpec": {payment.CodeInternal},
 	}
 	got := map[string][]payment.Code{}
@@ -231,6 +235,8 @@ func TestSpecEnums(t *testing.T) {
 		{name: "statuses", want: text(payment.Statuses()), got: enum(schemas["Status"].Value.Enum)},
 		{name: "actors", want: text(payment.Actors()),
 			got: enum(paymentSchema.Properties["events"].Value.Items.Value.Properties["actor"].Value.Enum)},
+		{name: "incident kinds", want: text(payment.IncidentKinds()), got: enum(schemas["IncidentKind"].Value.Enum)},
+		{name: "incident actions", want: append(text(payment.IncidentActions()), "<nil>"), got: enum(schemas["Incident"].Value.Properties["action"].Value.Enum)},
 		{name: "members of a confirm", want: slices.Sorted(slices.Values(orderMembers())), got: sortedKeys(schemas["ConfirmRequest"].Value)},
 	}
 	for _, test := range tests {

@@ -73,6 +73,8 @@ func (s *suspect) judge(doubtFor time.Duration) {
 	}
 	approved := s.approved()
 	switch settled := row.Status == payment.Paid || row.Status == payment.Canceled; {
+	case row.ByHand && !row.MoneyIncident && approved && !settled && !row.Status.Unfinished():
+		// An operator has answered for it; the ledger counts it apart.
 	case row.Status == "" && approved:
 		s.kind, s.note = MissingHere, "no payment with this key"
 	case row.Status == "" || !approved && !settled:
@@ -178,7 +180,7 @@ func (a *audit) enterSuspect(s suspect, incident bool) {
 	inside := func(t time.Time) bool { return !t.Before(a.From) && t.Before(a.To) }
 	row := s.row.LedgerRow
 	row.PaymentKey, row.MoneyIncident = s.key, incident
-	known := s.row.Status != "" || incident
+	known := s.row.Status != "" || incident || row.ByHand
 	switch {
 	case s.kind == Unverified && !fed, !fed && !inside(o.ApprovedAt) && !inside(s.row.ApprovedAt):
 		return

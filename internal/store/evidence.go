@@ -44,11 +44,14 @@ func evidenceOf(o payment.Observation, reason string) *string {
 }
 
 // OpenOrphan opens the incident orphan_approval about money that Toss took for a payment that is not here, and reports
-// whether it is new: one per paymentKey is open at a time, and none is opened if the payment is here by now.
+// whether it is new: one per paymentKey is open at a time, and none is opened if the payment is here by now or an operator
+// has answered for it.
 func (s *Store) OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error) {
 	n, err := s.count(ctx, "open incident", `WITH opened AS (
 			INSERT INTO incidents (payment_key, order_id, kind, evidence)
-			SELECT $1, $2, 'orphan_approval', $3::jsonb WHERE NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = $1)
+			SELECT n.payment_key, n.order_id, n.kind, n.evidence
+			FROM (SELECT $1 AS payment_key, $2 AS order_id, 'orphan_approval' AS kind, $3::jsonb AS evidence) AS n
+			WHERE NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = n.payment_key) AND `+unlessDecided+`
 			ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 			RETURNING 1
 		)

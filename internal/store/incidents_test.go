@@ -147,7 +147,7 @@ func TestNotOurs(t *testing.T) {
 		notices string
 	}{
 		{name: "nobody was told"},
-		{name: "told", told: true, notices: "payment.failed/2"},
+		{name: "told", told: true, notices: "payment.failed/3"},
 		{name: "told, poisoned notice", told: true, poison: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -299,9 +299,26 @@ func TestAdopt(t *testing.T) {
 	t.Run("not ours", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		f.resolved(f.inDoubt(payment.OrphanApproval, "pk_o", "order_o", orphan), payment.ResolveNotOurs)
+		rows := func() (payment.AuditRow, bool) {
+			all, err := f.AuditRows(t.Context(), []string{"pk_o"})
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			return all[0], all[0].ByHand
+		}
+		id := f.inDoubt(payment.OrphanApproval, "pk_o", "order_o", orphan)
+		if r, byHand := rows(); byHand || !r.MoneyIncident {
+			t.Errorf("open: %+v", r)
+		}
+		f.resolved(id, payment.ResolveNotOurs)
 		if n := f.count("payments"); n != 0 {
 			t.Errorf("%d payments", n)
+		}
+		if r, byHand := rows(); !byHand || r.MoneyIncident || r.OrderID != "order_o" {
+			t.Errorf("answered: %+v", r)
+		}
+		if opened, err := f.OpenOrphan(t.Context(), orphan, "again"); opened || err != nil {
+			t.Errorf("opened again: %v, %v", opened, err)
 		}
 	})
 	t.Run("the order is held", func(t *testing.T) {
@@ -417,7 +434,7 @@ func TestConcurrentResolves(t *testing.T) {
 			}
 		}
 		q := f.row(p.PaymentKey)
-		if q.Version != p.Version+1 || f.count("payment_events WHERE payment_id = $1", p.ID) != 1 {
+		if q.Version != p.Version+1 || f.count("payment_events WHERE payment_id = $1 AND version > $2", p.ID, p.Version) != 1 {
 			t.Errorf("moved more than once: %+v", q)
 		}
 		if cancels := f.count("cancels WHERE payment_id = $1", p.ID) == 1; cancels != (got[0].Action == payment.ResolveGiveBack) {
@@ -484,7 +501,7 @@ func TestIncidentPages(t *testing.T) {
 
 var (
 	removes = regexp.MustCompile(`(?i)\b(DELETE\s+FROM|TRUNCATE(\s+TABLE)?)\s+(ONLY\s+)?(incidents|payment_events|cancels)\b`)
-	opens   = regexp.MustCompile(`(?s)INSERT INTO incidents.*?DO NOTHING`)
+	opens   = regexp.MustCompile(`(?s)INSERT INTO incidents .*?ON CONFLICT`)
 )
 
 // TestTrap25_NoCleanUpRemovesEvidence: no statement of the program deletes what operators and auditors need, and the

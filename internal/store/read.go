@@ -103,10 +103,12 @@ func (s *Store) Events(ctx context.Context, paymentID int64) ([]payment.Event, e
 const auditColumns = `p.payment_key, p.order_id, p.status, p.amount, p.canceled_amount,
 	EXISTS (SELECT FROM incidents AS i WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind = ANY($1)) AS incident,
 	EXISTS (SELECT FROM cancels AS c WHERE c.payment_id = p.id AND c.state = 'done') AS done_cancels,
+	EXISTS (SELECT FROM incidents AS h WHERE h.payment_key = p.payment_key AND h.resolved_at IS NOT NULL AND h.action <> 'settled'
+		AND h.kind = ANY($1)) AS by_hand,
 	p.currency, COALESCE(p.approved_at, 'epoch'), p.reserved_at, p.updated_at, now()`
 
 func scanAuditRow(row pgx.CollectableRow) (r payment.AuditRow, err error) {
-	err = row.Scan(&r.PaymentKey, &r.OrderID, &r.Status, &r.Amount, &r.CanceledAmount, &r.MoneyIncident, &r.DoneCancels,
+	err = row.Scan(&r.PaymentKey, &r.OrderID, &r.Status, &r.Amount, &r.CanceledAmount, &r.MoneyIncident, &r.DoneCancels, &r.ByHand,
 		&r.Currency, &r.ApprovedAt, &r.ReservedAt, &r.UpdatedAt, &r.ReadAt)
 	if r.ApprovedAt.Unix() == 0 {
 		r.ApprovedAt = time.Time{}
@@ -123,15 +125,17 @@ func moneyKinds() (kinds []payment.IncidentKind) {
 	return kinds
 }
 
-// AuditRows reads our side of the paymentKeys: the payment of each, else the open incident about it; nothing of a key
-// that neither is known of.
+// AuditRows reads our side of the paymentKeys: the payment of each, else the incident about it that is open or was
+// resolved by hand; nothing of a key that neither is known of.
 func (s *Store) AuditRows(ctx context.Context, paymentKeys []string) ([]payment.AuditRow, error) {
 	return readAll(ctx, s, statement{"read rows to audit", `SELECT ` + auditColumns + ` FROM payments AS p WHERE p.payment_key = ANY($2)
 		UNION ALL
-		SELECT DISTINCT ON (i.payment_key) i.payment_key, i.order_id, '', 0, 0, true, false, '', 'epoch', i.opened_at, i.opened_at, now()
+		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL), false, bool_or(i.resolved_at IS NOT NULL),
+			'', 'epoch', max(i.opened_at), max(i.opened_at), now()
 		FROM incidents AS i
-		WHERE i.payment_key = ANY($2) AND i.resolved_at IS NULL AND i.kind = ANY($1)
-		  AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)`,
+		WHERE i.payment_key = ANY($2) AND (i.resolved_at IS NULL OR i.action <> 'settled') AND i.kind = ANY($1)
+		  AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)
+		GROUP BY i.payment_key`,
 		[]any{moneyKinds(), paymentKeys}}, scanAuditRow)
 }
 
