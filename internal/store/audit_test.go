@@ -90,7 +90,8 @@ func TestAuditRows(t *testing.T) {
 	f.reserved("pending")
 	f.exec(`INSERT INTO incidents (payment_key, kind) VALUES ('pk_pending', 'mismatch'), ('pk_paid', 'dead_notice'),
 		('pk_nowhere', 'orphan_approval'), ('pk_dead', 'dead_notice')`)
-	f.exec(`INSERT INTO incidents (payment_key, kind, resolved_at) VALUES ('pk_paid', 'mismatch', now()), ('pk_closed', 'orphan_approval', now())`)
+	f.exec(`INSERT INTO incidents (payment_key, kind, resolved_at, action)
+		VALUES ('pk_paid', 'mismatch', now(), 'settled'), ('pk_closed', 'orphan_approval', now(), 'settled')`)
 	rows, err := f.AuditRows(t.Context(), []string{"pk_paid", "pk_gone", "pk_pending", "pk_nowhere", "pk_dead", "pk_closed", "pk_never"})
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestOpenOrphan(t *testing.T) {
 			t.Errorf("%d: %s opened %v", n, tt.key, got)
 		}
 	}
-	f.exec(`UPDATE incidents SET resolved_at = now() WHERE payment_key = 'pk_1'`)
+	f.exec(`UPDATE incidents SET resolved_at = now(), action = 'settled' WHERE payment_key = 'pk_1'`)
 	if !open("pk_1") || f.count("incidents WHERE kind = 'orphan_approval' AND payment_id IS NULL AND order_id = 'order'") != 3 {
 		t.Error("after a resolution it may be opened again")
 	}
