@@ -48,6 +48,7 @@ func commands() []command {
 	return []command{
 		{"serve", "run the service", serveCommand},
 		{"migrate", "bring the database to this version's schema, or show where it stands", migrateCommand},
+		{"sync", "compare unfinished payments, or those of given orders, with Toss now", syncCommand},
 		{"notices", "list the notices of the outbox, or send dead ones again", noticesCommand},
 		{"audit", "compare Toss's transactions with our payments", auditCommand},
 		{"healthcheck", "ask a running paymentd whether it is ready; for containers", healthCommand},

@@ -22,10 +22,16 @@ const (
 // reported as in_progress. With DryRun it only says what would happen. An error comes with the report of what was done
 // before it.
 func (r *Recovery) Sync(ctx context.Context, q payment.SyncRequest) (payment.SyncReport, error) {
+	return r.SyncWatched(ctx, q, nil)
+}
+
+// SyncWatched is Sync with somebody who looks on: watch, if not nil, gets the report as it stands after each payment, one
+// call at a time. When ctx ends, what is in hand is finished and nothing new is begun.
+func (r *Recovery) SyncWatched(ctx context.Context, q payment.SyncRequest, watch func(payment.SyncReport)) (payment.SyncReport, error) {
 	if q.Limit <= 0 {
 		q.Limit = syncLimit
 	}
-	run := &syncRun{Recovery: r, request: q, report: payment.SyncReport{Results: []payment.SyncResult{}}}
+	run := &syncRun{Recovery: r, request: q, watch: watch, report: payment.SyncReport{Results: []payment.SyncResult{}}}
 	var err error
 	if len(q.OrderIDs) > 0 {
 		err = run.named(ctx)
@@ -39,6 +45,7 @@ func (r *Recovery) Sync(ctx context.Context, q payment.SyncRequest) (payment.Syn
 type syncRun struct {
 	*Recovery
 	request payment.SyncRequest
+	watch   func(payment.SyncReport)
 	mu      sync.Mutex
 	report  payment.SyncReport
 }
@@ -125,6 +132,12 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 		s.add(row, approval.DidError)
 		return
 	}
+	if len(s.request.OrderIDs) == 0 && !held.Status.Unfinished() && !held.Leased {
+		// Somebody was faster after the page was read; only who names an order wants a finished one compared.
+		row.After, row.Reason = held.Status, "settled meanwhile"
+		s.add(row, approval.DidWait)
+		return
+	}
 	// Whoever stops the sync still hears how what was in hand ended.
 	res, err := s.resolve(context.WithoutCancel(ctx), held, payment.BySync, leaseEnd)
 	row.Before, row.After, row.Reason = held.Status, held.Status, res.Action.Reason
@@ -159,6 +172,13 @@ func (s *syncRun) add(row payment.SyncResult, did approval.Did) {
 	defer s.mu.Unlock()
 	s.report.Results = append(s.report.Results, row)
 	s.report.Checked++
+	s.tally(row, did)
+	if s.watch != nil {
+		s.watch(s.report)
+	}
+}
+
+func (s *syncRun) tally(row payment.SyncResult, did approval.Did) {
 	switch {
 	case did == approval.DidError:
 		s.report.Errors++

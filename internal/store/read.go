@@ -93,6 +93,15 @@ func (s *Store) ListUnfinished(ctx context.Context, olderThan time.Duration, lim
 		  AND p.reserved_at <= now() - $1::interval AND p.id > $3 ORDER BY p.id LIMIT $2`, olderThan, limit, after)
 }
 
+// CountUnfinished counts what ListUnfinished pages through.
+func (s *Store) CountUnfinished(ctx context.Context, olderThan time.Duration) (n int, err error) {
+	err = s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return conn.QueryRow(ctx, `SELECT count(*) FROM payments AS p WHERE p.due_at IS NOT NULL
+			AND p.status IN ('PENDING', 'AWAITING_DEPOSIT') AND p.reserved_at <= now() - $1::interval`, olderThan).Scan(&n)
+	})
+	return n, wrap("count unfinished payments", err)
+}
+
 // Events reads the history of a payment, the oldest first. The reservation is no event.
 func (s *Store) Events(ctx context.Context, paymentID int64) ([]payment.Event, error) {
 	return readAll(ctx, s, statement{"read events", `SELECT version, from_status, to_status, actor, reason, at

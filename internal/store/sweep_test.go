@@ -80,7 +80,9 @@ func TestTrap17_SweepStuck(t *testing.T) {
 func TestSweepLostSecondLook(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	lose := func(key string) { f.exec("UPDATE payments SET due_at = NULL, leased = false WHERE payment_key = $1", key) }
+	lose := func(key string) {
+		f.exec("UPDATE payments SET due_at = NULL, leased = false WHERE payment_key = $1", key)
+	}
 	st := settlement(f.reserved("expired"), payment.Failed, payment.ByRecovery)
 	st.Action.Reason, st.Action.VerifyIn = payment.WindowOver, 30*time.Minute
 	f.settle(st)
