@@ -26,7 +26,7 @@ func (in *instance) recovered(action string) int {
 func TestInstancesShareASweep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first := w.start(idle...)
+	first := w.start(atRest...)
 	const all = 20
 	orders := make([]order, all)
 	for i := range orders {
@@ -65,7 +65,7 @@ func TestInstancesShareASweep(t *testing.T) {
 func TestSyncsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	a, b := w.start(idle...), w.start(idle...)
+	a, b := w.start(atRest...), w.start(atRest...)
 	const all = 10
 	for range all {
 		a.doubt("twice")
@@ -102,7 +102,7 @@ func TestSyncsAtOnce(t *testing.T) {
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, quick...)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	o := in.doubt("orphaned")
 	in.stop()
 	before := w.looked()
@@ -126,7 +126,7 @@ func TestKilledHolder(t *testing.T) {
 func TestStopDuringALook(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	o := in.doubt("patient")
 	in.stop()
 	before := w.looked()

@@ -50,7 +50,7 @@ func TestTrap15_RecoveryRacesTheConfirm(t *testing.T) {
 func TestTrap18_NeverFailedWithoutEvidence(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	o := in.doubt("mute")
 	in.stop()
 	w.exec(`UPDATE payments SET reserved_at = reserved_at - interval '2 h', first_sent_at = first_sent_at - interval '2 h',
@@ -75,7 +75,7 @@ func TestTrap18_NeverFailedWithoutEvidence(t *testing.T) {
 func TestTrap17_TheSweepReadsState(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	const byKey = " WHERE payment_key = $1"
 	kinds := []struct{ name, sql, want string }{
 		{"due in a year", "UPDATE payments SET due_at = now() + interval '1 year'" + byKey, "PAID"},

@@ -21,8 +21,8 @@ func (in *instance) doubt(name string) order {
 	return o
 }
 
-// idle are settings of an instance whose loops do nothing for the length of a test.
-var idle = []string{"PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=10h", "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RESEND_WITHIN=21h",
+// atRest are settings of an instance whose loops do nothing for the length of a test.
+var atRest = []string{"PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=10h", "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RESEND_WITHIN=21h",
 	"PAYMENTD_BREAKER_WINDOW=0"}
 
 // syncs runs the command beside whatever else runs.
@@ -39,7 +39,7 @@ func (w *world) syncs(args ...string) (stdout, stderr string, err error) {
 func TestSyncCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	a, b := in.doubt("first"), in.doubt("second")
 	in.stop()
 	stdout, _, err := w.syncs("--dry-run")
@@ -80,7 +80,7 @@ func TestSyncCommand(t *testing.T) {
 func TestSyncCommandStops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start(idle...)
+	in := w.start(atRest...)
 	for range 12 {
 		in.doubt("stop")
 	}
