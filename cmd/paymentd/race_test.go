@@ -16,7 +16,7 @@ func TestTrap14_SyncComesTooEarly(t *testing.T) {
 	o := newOrder("early")
 	answered := in.confirmLater(o)
 	w.arrived(tosssim.OpConfirm, 1)
-	a := in.sync(`{"orderIds":["` + o.id + `"]}`).want(t, 200, "")
+	a := in.sync(`{"orderIds":["`+o.id+`"]}`).want(t, 200, "")
 	if results, _ := a.body["results"].([]any); len(results) != 1 || results[0].(map[string]any)["reason"] != "in_progress" {
 		t.Errorf("sync said %s", a.raw)
 	}
@@ -91,7 +91,9 @@ func TestTrap17_TheSweepReadsState(t *testing.T) {
 	orders := make([]order, len(kinds))
 	for i, k := range kinds {
 		orders[i] = in.doubt("state")
-		w.exec(k.sql, orders[i].key)
+		if _, err := w.pool.Exec(t.Context(), k.sql, orders[i].key); err != nil {
+			t.Fatal(err)
+		}
 	}
 	in.stop()
 	w.start("PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=500ms", "PAYMENTD_RESEND_WITHIN=0")
