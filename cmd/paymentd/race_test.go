@@ -69,3 +69,39 @@ func TestTrap18_NeverFailedWithoutEvidence(t *testing.T) {
 	}
 	w.ledgerHolds()
 }
+
+// TestTrap17_TheSweepReadsState: rows as a crash or a bug would leave them, which no due time leads to, are brought back
+// by the sweep alone.
+func TestTrap17_TheSweepReadsState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start(atRest...)
+	const byKey = " WHERE payment_key = $1"
+	kinds := []struct{ name, sql, want string }{
+		{"due in a year", "UPDATE payments SET due_at = now() + interval '1 year'" + byKey, "PAID"},
+		{"parked for nothing", "UPDATE payments SET due_at = 'infinity'" + byKey, "PAID"},
+		{"lease of a day", "UPDATE payments SET leased = true, due_at = now() + interval '1 day'" + byKey, "PAID"},
+		{"deposit without a look", "UPDATE payments SET status = 'AWAITING_DEPOSIT', due_at = NULL" + byKey, "PAID"},
+		{"never sent", `UPDATE payments SET maybe_sent = false, reserved_at = now() - interval '1 h', due_at = now() + interval '1 year'` + byKey, "FAILED"},
+		{"failed, order held", "UPDATE payments SET status = 'FAILED', failure_code = 'expired', due_at = NULL" + byKey, "returned"},
+		{"second look lost", `WITH p AS (UPDATE payments SET status = 'FAILED', failure_code = 'expired', holds_order = false, due_at = NULL` + byKey + ` RETURNING id, version)
+			INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason)
+			SELECT id, version, 'PENDING', 'FAILED', 'recovery', 'the gateway''s window is over' FROM p`, "returned"},
+	}
+	orders := make([]order, len(kinds))
+	for i, k := range kinds {
+		orders[i] = in.doubt("state")
+		if _, err := w.pool.Exec(t.Context(), k.sql, orders[i].key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in.stop()
+	w.start("PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=500ms", "PAYMENTD_RESEND_WITHIN=0")
+	for i, k := range kinds {
+		if k.want == "returned" {
+			eventually(t, k.name+": given back", func() bool { r, _ := w.row(orders[i]); return !r.Holds && !r.Due && w.entry(orders[i]).Balance == 0 })
+			continue
+		}
+		eventually(t, k.name+" becomes "+k.want, func() bool { r, _ := w.row(orders[i]); return r.Status == k.want })
+	}
+}
