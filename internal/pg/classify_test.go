@@ -51,7 +51,7 @@ func TestDocumentedCodes(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]int{opConfirm: 52, opLookup: 7, opCancel: 32}
+	want := map[string]int{opConfirm: 52, opLookup: 7, opCancel: 32, opTransactions: 4}
 	if diff := cmp.Diff(want, documented); diff != "" {
 		t.Errorf("documented codes (-want +got):\n%s", diff)
 	}
