@@ -11,6 +11,8 @@ FUZZTIME  ?= 60s
 BENCH     ?= .
 BENCHTIME ?= 1s
 ARGS      ?=
+FOR       ?= 10m
+SEED      ?=
 LINT      := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # The version is stamped by LDFLAGS; asking git again would fail in a clone that belongs to another user.
@@ -78,6 +80,10 @@ generate: ## rewrite the generated files (docs/state-machine.md and what else ha
 .PHONY: bench
 bench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime '$(BENCHTIME)' -benchmem $(TESTFLAGS) $(PKG)
+
+.PHONY: chaos
+chaos: ## confirm payments while paymentd and all around it is killed, scenario S10 (FOR=10m SEED=7 ARGS=--help)
+	$(GO) run ./loadtest/chaos --for $(FOR) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=60s each

@@ -50,13 +50,16 @@ var mayImport = map[string][]string{
 	},
 	"cmd/devstack": {"internal/devdb", "internal/devdb/child", "internal/tosssim"},
 	"cmd/tosssim":  {"internal/tosssim"},
+	// Scenarios see paymentd from outside alone: its doors, its database and the ledger identity.
+	"loadtest/rig":   {"internal/payment", "internal/devdb", "internal/devdb/child", "internal/tosssim", "migrations"},
+	"loadtest/chaos": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
 }
 
 // mayUse lists every foreign module (by import path prefix) and the packages that may import it outside
 // tests. A module that is not listed is for tests alone.
 var mayUse = map[string][]string{
 	"github.com/failsafe-go/failsafe-go":  {"breaker", "internal/pg"},
-	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations"},
+	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig"},
 	"github.com/pressly/goose/v3":         {"migrations", "internal/devdb", "cmd/paymentd"},
 	"github.com/go-chi/chi/v5":            {"internal/httpapi", "internal/operator", "internal/web", "internal/tosssim"},
 	"github.com/caarlos0/env/v11":         {"cmd/paymentd"},
@@ -67,7 +70,9 @@ var mayUse = map[string][]string{
 }
 
 // notShipped are the packages that the program cmd/paymentd must not contain, however they got there.
-var notShipped = []string{"internal/approval/approvaltest", "internal/devdb", "internal/devdb/child", "internal/tosssim"}
+var notShipped = []string{
+	"internal/approval/approvaltest", "internal/devdb", "internal/devdb/child", "internal/tosssim", "loadtest/rig",
+}
 
 func TestArchitecture(t *testing.T) {
 	t.Parallel()
@@ -96,12 +101,12 @@ func TestArchitectureTable(t *testing.T) {
 	}
 	shared := []string{"internal/payment", "internal/approval", "internal/web", "breaker", "migrations"}
 	for pkg, allowed := range mayImport {
-		if strings.HasPrefix(pkg, "cmd/") {
+		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "loadtest/") {
 			continue
 		}
 		for _, to := range allowed {
 			if !slices.Contains(shared, to) && !strings.HasPrefix(to, pkg+"/") {
-				t.Errorf("%s may not import its sibling %s: only cmd/ joins siblings", pkg, to)
+				t.Errorf("%s may not import its sibling %s: only cmd/ and loadtest/ join siblings", pkg, to)
 			}
 		}
 	}

@@ -1,0 +1,186 @@
+package rig
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"paymentd/internal/devdb/child"
+)
+
+// startWithin bounds a start: paymentd itself waits for its database for DB_CONNECT_TIMEOUT.
+const startWithin = 60 * time.Second
+
+// Instance is one paymentd, through all its lives.
+type Instance struct {
+	Name string
+
+	rig     *Rig
+	program string
+	env     []string
+	log     string
+
+	mu   sync.Mutex
+	proc *child.Process
+	// doors are the public and the private one; nil while the instance is down.
+	doors atomic.Pointer[[2]string]
+}
+
+// Build makes paymentd from the sources around the working folder into dir and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "paymentd")
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "paymentd/cmd/paymentd").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build paymentd: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return path, nil
+}
+
+// Start starts a dead instance and returns when it listens. An instance that ends before that is an error; one that
+// runs already is none.
+func (in *Instance) Start(ctx context.Context) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.alive() {
+		return nil
+	}
+	lines, write, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", in.Name, err)
+	}
+	in.proc, err = child.Start(child.Spec{
+		Name: in.Name, Path: in.program, Args: []string{"serve"}, Env: in.env, Dir: in.rig.dir, Output: write, DeathSignal: syscall.SIGKILL,
+	})
+	_ = write.Close()
+	if err != nil {
+		return errors.Join(err, lines.Close())
+	}
+	ready := make(chan [2]string, 1)
+	go in.read(lines, ready)
+	late := time.NewTimer(startWithin)
+	defer late.Stop()
+	select {
+	case addresses, ok := <-ready:
+		if !ok {
+			return fmt.Errorf("start %s: it ended instead of listening", in.Name)
+		}
+		in.doors.Store(&addresses)
+		return nil
+	case <-late.C:
+		err = errors.New("it does not listen in time")
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return errors.Join(fmt.Errorf("start %s: %w", in.Name, err), in.end(syscall.SIGKILL))
+}
+
+// read keeps the log of one life and finds the addresses in it; ready is closed at its end.
+func (in *Instance) read(from io.ReadCloser, ready chan<- [2]string) {
+	defer close(ready)
+	defer from.Close()
+	log, err := os.OpenFile(in.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, from)
+		return
+	}
+	defer log.Close()
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		_, _ = log.Write(line)
+		if err != nil {
+			return
+		}
+		var event struct{ Msg, Public, Private string }
+		if json.Unmarshal(line, &event) == nil && event.Msg == "listening" {
+			ready <- [2]string{"http://" + event.Public, "http://" + event.Private}
+		}
+	}
+}
+
+// alive must be called with mu held.
+func (in *Instance) alive() bool {
+	if in.proc == nil {
+		return false
+	}
+	select {
+	case <-in.proc.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// end must be called with mu held.
+func (in *Instance) end(s os.Signal) error {
+	in.doors.Store(nil)
+	if in.proc == nil {
+		return nil
+	}
+	if s == syscall.SIGKILL {
+		err := in.proc.Signal(s)
+		<-in.proc.Done()
+		return err
+	}
+	if err := in.proc.Stop(context.Background(), s); err != nil {
+		return err
+	}
+	if err := in.proc.Err(); err != nil {
+		return fmt.Errorf("%s after %s: %w", in.Name, s, err)
+	}
+	return nil
+}
+
+// Kill ends the instance by SIGKILL, at whatever it does. A dead one stays dead.
+func (in *Instance) Kill() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	_ = in.end(syscall.SIGKILL)
+}
+
+// Stop ends the instance in order by SIGTERM; an exit status other than 0 is an error.
+func (in *Instance) Stop() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.alive() {
+		return nil
+	}
+	return in.end(syscall.SIGTERM)
+}
+
+// Pause stops the process for d, as a machine that swaps or a container that is frozen does, and wakes it up.
+func (in *Instance) Pause(d time.Duration) {
+	in.mu.Lock()
+	proc := in.proc
+	in.mu.Unlock()
+	if proc == nil || proc.Signal(syscall.SIGSTOP) != nil {
+		return
+	}
+	time.Sleep(d)
+	_ = proc.Signal(syscall.SIGCONT)
+}
+
+// URL is the public door, "" while the instance is down.
+func (in *Instance) URL() string { return in.door(0) }
+
+// AdminURL is the private door, "" while the instance is down.
+func (in *Instance) AdminURL() string { return in.door(1) }
+
+func (in *Instance) door(i int) string {
+	doors := in.doors.Load()
+	if doors == nil {
+		return ""
+	}
+	return doors[i]
+}
