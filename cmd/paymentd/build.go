@@ -76,7 +76,8 @@ func (p *program) build() error {
 func (c Config) approval() approval.Settings {
 	return approval.Settings{
 		AnswerWithin: c.AnswerWithin, CommitWithin: c.CommitWithin, Deadline: c.Deadline(), Lease: c.Lease(),
-		StatementTimeout: c.DBStatementTimeout, CancelTimeout: c.TossCancelTimeout, KeepPending: c.OnUnavailable == "pending",
+		StatementTimeout: c.DBStatementTimeout, CancelTimeout: c.TossCancelTimeout, LookupTimeout: c.TossLookupTimeout,
+		KeepPending:           c.OnUnavailable == "pending",
 		CancelOnCommitFailure: c.OnCommitFailure == "cancel",
 		MemberCalls:           c.MemberLimit.N, MemberPeriod: c.MemberLimit.Per,
 		Rules: payment.Rules{
@@ -121,7 +122,8 @@ func (p *program) gatewayOptions() pg.Options {
 func (p *program) doors() (public, private http.Handler, err error) {
 	shared := web.NewMetrics(p.registry)
 	public, err = httpapi.New(httpapi.Deps{
-		Confirm: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Incidents: p.store, Keys: p.keys, Log: p.log, HTTP: shared,
+		Confirm: p.confirm, Cancel: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Incidents: p.store, Keys: p.keys,
+		Log: p.log, HTTP: shared,
 		Registry: p.registry,
 	})
 	if err != nil {

@@ -123,3 +123,50 @@ func dbUnavailable(err error) (Answer, error) {
 func conflict(why string) (Answer, error) {
 	return Answer{Result: payment.ResultOrderConflict}, &payment.Error{Code: payment.CodeOrderConflict, Public: why}
 }
+
+// cancelAnswer computes the answer from the rows as they are.
+func cancelAnswer(p payment.Payment, c Cancel) (CancelAnswer, error) {
+	a := CancelAnswer{Payment: p, Cancel: &c}
+	switch {
+	case c.State == payment.CancelOpen:
+		a.RetryAfter = retryHint
+		return a, nil
+	case c.State == payment.CancelDone:
+		return a, nil
+	case c.State == payment.CancelMoot && p.Abandoned():
+		a.Cancel = nil
+		return a, nil
+	case c.State == payment.CancelMoot:
+		return a, refusal(payment.CodePaymentCanceled, "Everything was given back by another cancel.")
+	default:
+		return a, refusedCancel(c.RefusalCode, "")
+	}
+}
+
+// refusedCancel is the answer to a cancel that was refused, by Toss or before it was sent.
+func refusedCancel(code, message string) error {
+	switch code {
+	case payment.RefusedDepositArrived:
+		return refusal(payment.CodeRefundAccountRequired, "The deposit has arrived: cancel again with refundReceiveAccount and a new Idempotency-Key.")
+	case payment.RefusedAccountNeeded:
+		return refusal(payment.CodeRefundAccountRequired, "The cancel never reached the gateway: send refundReceiveAccount again, with a new Idempotency-Key.")
+	case payment.RefusedMoreThanLeft:
+		return refusal(payment.CodeNotCancelable, "The gateway holds less than the amount. Read the payment again.")
+	case payment.RefusedKeyTooOld:
+		return refusal(payment.CodeNotCancelable, "The cancel could not be sent in time.")
+	default:
+		return &payment.Error{
+			Code: payment.CodeNotCancelable, Public: "The gateway refused the cancel.", GatewayCode: code, GatewayMessage: message,
+		}
+	}
+}
+
+func refusal(code payment.Code, why string) error { return &payment.Error{Code: code, Public: why} }
+
+// unsaved is the answer of a call that certainly stored nothing.
+func unsaved(err error) error {
+	return &payment.Error{
+		Code: payment.CodeDBUnavailable, RetryAfter: retryHint, Err: err,
+		Public: "This call could not be saved and sent nothing. Repeat it with the same Idempotency-Key.",
+	}
+}

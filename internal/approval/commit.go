@@ -108,7 +108,7 @@ func (s *Service) moved(ctx context.Context, st Settlement, tries Tries) (paymen
 	if action.Do != payment.GiveBack && action.Do != payment.CancelDeposit {
 		return q, nil
 	}
-	q, _, err = s.giveBack(ctx, debt{payment: q, seen: st.Observation, action: action, actor: st.Actor, tries: tries})
+	q, _, err = s.giveBack(ctx, debt{payment: q, seen: st.Observation, amount: st.Observation.Balance, action: action, actor: st.Actor, tries: tries})
 	return q, err
 }
 

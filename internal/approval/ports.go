@@ -65,8 +65,10 @@ type CancelCall struct {
 	Balance  payment.Amount
 	Currency payment.Currency
 	// Full leaves the amount out, which is the only cancel an unpaid virtual account allows.
-	Full  bool
-	Tries Tries
+	Full bool
+	// Account is where a paid virtual account is refunded to.
+	Account *payment.RefundAccount
+	Tries   Tries
 	// Stop, if not nil, ends the waits and pauses of a patient cancel when it is closed, not the try under way.
 	Stop <-chan struct{}
 }
@@ -116,6 +118,14 @@ type GiveBacks interface {
 	// BeginGiveBack returned; a refused cancel keeps the order held, opens the incident cancel_failed and is looked at
 	// again with a growing delay. Only another balance begins a new cancel.
 	EndGiveBack(ctx context.Context, e GiveBackEnd) (payment.Payment, payment.Ending, error)
+	// FindCancels reads a payment with its unfinished cancel and the one that was asked for under a key.
+	FindCancels(ctx context.Context, q CancelQuery) (s Standing, found bool, err error)
+	// BeginCancel stores a cancel of a PAID or AWAITING_DEPOSIT payment that somebody asks for and leases the payment,
+	// under the version read. NoRows: the payment changed, is leased, has an unfinished cancel, or less is left.
+	BeginCancel(ctx context.Context, c CancelAsked) (Cancel, payment.Payment, payment.Ending, error)
+	// Abandon ends an unleased PENDING payment that was never sent as FAILED, under the version read, and remembers the
+	// key it was asked for under. NoRows: the payment changed.
+	Abandon(ctx context.Context, c CancelAsked) (payment.Payment, payment.Ending, error)
 }
 
 // Store is all that the use cases need of PostgreSQL.
@@ -182,8 +192,43 @@ type GiveBack struct {
 	// Amount is the balance that Toss showed just now.
 	Amount payment.Amount
 	Reason string
-	Actor  payment.Actor
-	Lease  time.Duration
+	// Failure is the code with which Done will end an unfinished payment; see GiveBackEnd.
+	Failure payment.FailureCode
+	Actor   payment.Actor
+	Lease   time.Duration
+}
+
+// CancelQuery asks for the payment of an order, or for one payment if ID is given.
+type CancelQuery struct {
+	ID      int64
+	OrderID string
+	// Key is the Idempotency-Key of whoever asked for a cancel; empty asks for none.
+	Key string
+}
+
+// Standing is a payment with its cancels that matter to who asks for another.
+type Standing struct {
+	// Payment is the one that Asked belongs to, else the one that holds the order, else its last attempt.
+	Payment payment.Payment
+	// Open is the unfinished cancel of the payment, Asked the one under the key; nil if there is none.
+	Open, Asked *Cancel
+}
+
+// CancelAsked is a cancel that somebody asks for.
+type CancelAsked struct {
+	Payment payment.Payment
+	// ID is a new cancel id; Key the Idempotency-Key that a repetition carries.
+	ID, Key string
+	Amount  payment.Amount
+	// Asked is the amount in the request; nil asks for all that is left.
+	Asked  *payment.Amount
+	Reason string
+	// AskedBy is the name of the caller's key.
+	AskedBy      string
+	NeedsAccount bool
+	Failure      payment.FailureCode
+	Actor        payment.Actor
+	Lease        time.Duration
 }
 
 // Cancel is one row of cancels.
@@ -193,11 +238,23 @@ type Cancel struct {
 	Sends  int
 	Amount payment.Amount
 	Reason string
-	// Refused says that Toss refused it for good: it is not sent again.
-	Refused bool
+	State  payment.CancelState
 	// CreatedAt bounds the life of its key: Toss forgets keys after 15 days.
 	CreatedAt time.Time
+	// Key, Asked and AskedBy are of a cancel that somebody asked for; see CancelAsked.
+	Key     string
+	Asked   *payment.Amount
+	AskedBy string
+	// NeedsAccount: Toss wants a refund account with it, which is not stored, so that nobody can send it again.
+	NeedsAccount bool
+	// Failure is the code with which it ends an unfinished payment.
+	Failure payment.FailureCode
+	// RefusalCode is Toss's word, or one of payment.Refused….
+	RefusalCode string
 }
+
+// Refused says that it is refused for good and not sent again.
+func (c Cancel) Refused() bool { return c.State == payment.CancelRefused }
 
 // GiveBackEnd says how a cancel ended.
 type GiveBackEnd struct {
@@ -205,6 +262,10 @@ type GiveBackEnd struct {
 	Cancel  Cancel
 	// Done says that Toss confirmed it; Refused that Toss refuses it for good. Neither: not known yet.
 	Done, Refused bool
+	// RefusalCode says why it was refused: Toss's code, or one of payment.Refused….
+	RefusalCode string
+	// Quiet opens no incident for a refusal: nothing moved, and who asked is told.
+	Quiet bool
 	// KeySpent says that the next try needs the next key.
 	KeySpent bool
 	// Failure is the code with which Done ends an unfinished payment; empty means payment.FailGivenBack.

@@ -38,10 +38,23 @@ func AllDid() []Did {
 	return []Did{DidPaid, DidFailed, DidCanceled, DidAwaiting, DidSend, DidWait, DidGiveBack, DidIncident, DidError}
 }
 
-// Plan looks at Toss and says what the table calls for, without doing it.
+// Plan looks at Toss and says what the table calls for, without doing it. A cancel that is unfinished comes first.
 func (s *Service) Plan(ctx context.Context, p payment.Payment) (payment.Action, payment.Observation) {
 	a, o, _ := s.look(ctx, p, Patient)
+	if c, err := s.openCancel(ctx, p); err == nil && c != nil {
+		a = unfinishedCancel()
+	}
 	return a, o
+}
+
+// openCancel reads the unfinished cancel that is ended before anything else; nil if there is none. That of a FAILED
+// payment is the table's own give back.
+func (s *Service) openCancel(ctx context.Context, p payment.Payment) (*Cancel, error) {
+	if p.Status == payment.Failed || p.Status == payment.Canceled {
+		return nil, nil
+	}
+	st, _, err := s.store.FindCancels(ctx, CancelQuery{ID: p.ID})
+	return st.Open, err
 }
 
 func (s *Service) look(ctx context.Context, p payment.Payment, tries Tries) (payment.Action, payment.Observation, payment.Answer) {
@@ -68,13 +81,24 @@ func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.
 	}
 	looking, endLook := context.WithDeadline(ctx, leaseEnd)
 	defer endLook()
+	lasting, endAll := context.WithDeadline(context.WithoutCancel(ctx), leaseEnd)
+	defer endAll()
+	open, err := s.openCancel(lasting, p)
+	if err != nil {
+		return Resolution{Before: p, After: p, Did: DidError}, err
+	}
+	if open != nil {
+		r, err := s.finish(lasting, debt{payment: p, actor: actor, tries: tries, stop: ctx.Done()}, *open)
+		if err != nil {
+			r.Did = DidError
+		}
+		return r, err
+	}
 	action, o, heard := s.look(looking, p, tries)
 	r := Resolution{Before: p, After: p, Action: action, Did: DidWait, Heard: heard}
 	stop := ctx.Done()
 	stopped := ctx.Err() != nil
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), leaseEnd)
-	defer cancel()
-	var err error
+	ctx = lasting
 	if stopped && (action.Do == payment.Send || o.Sighting == payment.SeenNoAnswer) {
 		r.Action = payment.Action{Do: payment.Wait, Reason: cutShort}
 		return r, s.release(ctx, Release{Payment: p, Actor: actor, Reason: cutShort})
@@ -90,7 +114,7 @@ func (s *Service) Resolve(ctx context.Context, p payment.Payment, actor payment.
 	case payment.Send:
 		r, err = s.resend(ctx, r, &sequence{actor: actor, leaseEnd: leaseEnd, stop: stop})
 	case payment.GiveBack, payment.CancelDeposit:
-		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, action: action, actor: actor, tries: tries, stop: stop})
+		r.After, r.Did, err = s.giveBack(ctx, debt{payment: p, seen: o, amount: o.Balance, action: action, actor: actor, tries: tries, stop: stop})
 	default:
 		r, err = s.leave(ctx, r, o, actor)
 	}

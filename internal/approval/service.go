@@ -18,8 +18,8 @@ type Settings struct {
 	Deadline, Lease time.Duration
 	// StatementTimeout is how long a statement whose answer was lost may still run at the server.
 	StatementTimeout time.Duration
-	// CancelTimeout is what one cancel at Toss may take.
-	CancelTimeout time.Duration
+	// CancelTimeout is what one cancel at Toss may take, LookupTimeout one lookup.
+	CancelTimeout, LookupTimeout time.Duration
 	// KeepPending saves a payment that could not be sent instead of failing it (ON_UNAVAILABLE=pending).
 	KeepPending bool
 	// CancelOnCommitFailure gives an approval back that certainly could not be saved (ON_COMMIT_FAILURE=cancel).
@@ -71,7 +71,7 @@ func (s *Service) WithStore(store Store) *Service {
 	return &view
 }
 
-// Drain waits until every detached confirm has ended, or ctx has.
+// Drain waits until every detached confirm and cancel has ended, or ctx has.
 func (s *Service) Drain(ctx context.Context) error {
 	select {
 	case <-s.running.empty():

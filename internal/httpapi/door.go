@@ -16,6 +16,7 @@ import (
 // Deps are the parts that the door needs; all are required.
 type Deps struct {
 	Confirm   Confirmer
+	Cancel    Canceler
 	Read      Reader
 	Sync      Syncer
 	Hints     Hinter
@@ -36,8 +37,8 @@ type api struct {
 
 // New makes the public door; it refuses missing parts.
 func New(d Deps) (*web.Door, error) {
-	if d.Confirm == nil || d.Read == nil || d.Sync == nil || d.Hints == nil || d.Incidents == nil || d.Registry == nil {
-		return nil, errors.New("public door: Confirm, Read, Sync, Hints, Incidents and Registry are required")
+	if d.Confirm == nil || d.Cancel == nil || d.Read == nil || d.Sync == nil || d.Hints == nil || d.Incidents == nil || d.Registry == nil {
+		return nil, errors.New("public door: Confirm, Cancel, Read, Sync, Hints, Incidents and Registry are required")
 	}
 	door, err := web.NewDoor(web.Options{Log: d.Log, Metrics: d.HTTP, Keys: d.Keys})
 	if err != nil {
@@ -56,6 +57,7 @@ func (a *api) routes(door *web.Door) {
 	door.For(checkout, http.MethodPost, "/payments/confirm", a.confirm)
 	door.For(both, http.MethodGet, "/payments/{orderId}", a.read)
 	door.For(both, http.MethodGet, "/payments/{orderId}/attempts", a.attempts)
+	door.For(both, http.MethodPost, "/payments/{orderId}/cancel", a.cancel)
 	door.For(operator, http.MethodPost, "/payments/sync", a.sync)
 	door.Open(http.MethodPost, "/webhooks/toss", a.webhook)
 	door.For(operator, http.MethodGet, "/incidents", a.listIncidents)

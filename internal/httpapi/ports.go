@@ -13,6 +13,12 @@ type Confirmer interface {
 	Confirm(ctx context.Context, o payment.Order) (approval.Answer, error)
 }
 
+// Canceler gives payments back (approval.Service). The answer counts even beside an error.
+type Canceler interface {
+	// Cancel returns a *payment.Error for everything that is answered with a problem.
+	Cancel(ctx context.Context, r approval.CancelRequest) (approval.CancelAnswer, error)
+}
+
 // Reader reads the ledger (store.Store). An error that is no *payment.Error means that the database did not answer.
 type Reader interface {
 	// ByOrder reads the payment that holds the order, else its last attempt.

@@ -172,6 +172,7 @@ func TestRoles(t *testing.T) {
 		"POST /payments/confirm":           {checkoutSecret},
 		"GET /payments/{orderId}":          {checkoutSecret, operatorSecret},
 		"GET /payments/{orderId}/attempts": {checkoutSecret, operatorSecret},
+		"POST /payments/{orderId}/cancel":  {checkoutSecret, operatorSecret}, // the rest is approval's: see TestCancel
 		"POST /payments/sync":              {operatorSecret},
 		"POST /webhooks/toss":              {"", "wrong-secret-0123456789", checkoutSecret, operatorSecret},
 		"GET /incidents":                   {operatorSecret},

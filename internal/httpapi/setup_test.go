@@ -35,6 +35,7 @@ type fixture struct {
 	reg     *prometheus.Registry
 	log     *bytes.Buffer
 	confirm func(payment.Order) (approval.Answer, error)
+	cancel  func(approval.CancelRequest) (approval.CancelAnswer, error)
 	ledger  ledger
 	sync    func(payment.SyncRequest) (payment.SyncReport, error)
 	hint    func(payment.Hint) (payment.HintState, error)
@@ -49,7 +50,7 @@ func setup(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f.Door, err = New(Deps{
-		Confirm: confirmer{f}, Read: &f.ledger, Sync: syncer{f}, Hints: hinter{f}, Incidents: &f.doubts, Keys: keys,
+		Confirm: confirmer{f}, Cancel: canceler{f}, Read: &f.ledger, Sync: syncer{f}, Hints: hinter{f}, Incidents: &f.doubts, Keys: keys,
 		Log: slog.New(slog.NewJSONHandler(f.log, nil)), HTTP: web.NewMetrics(f.reg), Registry: f.reg,
 	})
 	if err != nil {
@@ -121,6 +122,12 @@ type confirmer struct{ f *fixture }
 
 func (c confirmer) Confirm(_ context.Context, o payment.Order) (approval.Answer, error) {
 	return c.f.confirm(o)
+}
+
+type canceler struct{ f *fixture }
+
+func (c canceler) Cancel(_ context.Context, r approval.CancelRequest) (approval.CancelAnswer, error) {
+	return c.f.cancel(r)
 }
 
 type syncer struct{ f *fixture }

@@ -168,6 +168,10 @@ func TestSpecHasTheCodes(t *testing.T) {
 		}),
 		"readPayment":  slices.Concat(key, []payment.Code{payment.CodeInvalidRequest, payment.CodeNotFound, payment.CodeDBUnavailable}),
 		"readAttempts": slices.Concat(key, []payment.Code{payment.CodeNotFound, payment.CodeDBUnavailable}),
+		"cancelPayment": slices.Concat(key, body, []payment.Code{
+			payment.CodeNotFound, payment.CodeInProgress, payment.CodeCancelInProgress, payment.CodeNotCancelable,
+			payment.CodePaymentCanceled, payment.CodeRefundAccountRequired, payment.CodeIdempotencyKeyReused, payment.CodeDBUnavailable,
+		}),
 		"syncPayments": slices.Concat(key, body, []payment.Code{payment.CodeDBUnavailable}),
 		"receiveWebhook": slices.Concat(body, []payment.Code{
 			payment.CodeRateLimited, payment.CodeInternal, payment.CodePGUnavailable, payment.CodeDBUnavailable,

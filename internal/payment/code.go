@@ -67,7 +67,7 @@ type Error struct {
 	RetryAfter time.Duration
 	Earlier    Earlier
 	Fields     []FieldError
-	// GatewayCode and GatewayMessage are Toss's own words, on declined only.
+	// GatewayCode and GatewayMessage are Toss's own words, on declined and not_cancelable only.
 	GatewayCode    string
 	GatewayMessage string
 	Err            error

@@ -152,6 +152,9 @@ func cancelBody(call approval.CancelCall) []byte {
 	if !call.Full {
 		fields["cancelAmount"] = json.Number(call.Amount.Text(call.Currency))
 	}
+	if a := call.Account; a != nil {
+		fields["refundReceiveAccount"] = map[string]string{"bank": a.Bank, "accountNumber": a.AccountNumber, "holderName": a.HolderName}
+	}
 	if call.Currency != payment.KRW {
 		fields["currency"] = call.Currency
 	}

@@ -110,7 +110,7 @@ func TestGiveBackRefused(t *testing.T) {
 		claimed, e, err := f.ClaimOne(t.Context(), p.PaymentKey, lease)
 		applied(t, claimed, e, err)
 		again, held := f.beginGiveBack(claimed)
-		if !again.Refused || again.ID != c.ID || again.Sends != 1 || !held.Leased || f.count("cancels") != 1 {
+		if !again.Refused() || again.ID != c.ID || again.Sends != 1 || !held.Leased || f.count("cancels") != 1 {
 			t.Errorf("look %d: %+v, %d cancels", looks, again, f.count("cancels"))
 		}
 		p = f.endGiveBack(approval.GiveBackEnd{Payment: held, Cancel: again, Refused: true, Observation: seen(p, payment.SeenDone, 15000)})

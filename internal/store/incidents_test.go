@@ -364,7 +364,7 @@ func TestRetryCancel(t *testing.T) {
 	}
 	claimed, e, err := f.ClaimOne(t.Context(), p.PaymentKey, lease)
 	next, held := f.beginGiveBack(applied(t, claimed, e, err))
-	if next.ID == c.ID || next.Refused || next.Sends != 1 {
+	if next.ID == c.ID || next.Refused() || next.Sends != 1 {
 		t.Errorf("the refused cancel is sent again: %+v", next)
 	}
 	f.endGiveBack(approval.GiveBackEnd{Payment: held, Cancel: next, Refused: true, Observation: seen(p, payment.SeenDone, 15000)})

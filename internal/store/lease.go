@@ -60,7 +60,7 @@ const stuckSQL = `WITH found AS (
 			ELSE q.due_at > ` + dueDate + ` + $4::interval + $3::interval END
 		UNION
 		SELECT r.id, r.version FROM cancels AS c JOIN payments AS r ON r.id = c.payment_id
-		WHERE c.done_at IS NULL AND r.due_at IS NULL
+		WHERE c.done_at IS NULL AND (r.due_at IS NULL OR r.due_at = 'infinity')
 		UNION
 		SELECT r.id, r.version FROM incidents AS i JOIN payments AS r ON r.payment_key = i.payment_key
 		WHERE i.resolved_at IS NULL AND i.kind = 'cancel_failed' AND r.due_at IS NULL AND r.status = 'FAILED' AND r.holds_order

@@ -38,7 +38,7 @@ const plainResultSQL = `
 
 // settleSQL is every other move. FOR UPDATE makes "old" the row that the update meets, also after a wait.
 const settleSQL = `WITH old AS (
-		SELECT o.id, o.status, o.canceled_amount, NOT @returned AND EXISTS (
+		SELECT o.id, o.status, o.canceled_amount, NOT @returned AND NOT @ended AND EXISTS (
 			SELECT FROM cancels AS c WHERE c.payment_id = o.id AND c.ours AND c.state IN ('open', 'refused')) AS owed
 		FROM payments AS o WHERE o.id = @id FOR UPDATE
 	), moved AS (
@@ -140,10 +140,11 @@ type move struct {
 	to    payment.Status
 	from  []payment.Status
 	actor payment.Actor
-	// fenced: the version must match. returned: Toss holds nothing of the payment any more.
-	fenced, returned bool
-	due              *time.Duration
-	cancels          []cancelRow
+	// fenced: the version must match. returned: Toss holds nothing of the payment any more. partly: a cancel that was
+	// asked for is done, and something is left.
+	fenced, returned, partly bool
+	due                      *time.Duration
+	cancels                  []cancelRow
 }
 
 func moveOf(st approval.Settlement) move {
@@ -245,6 +246,8 @@ func (m move) args(bare bool) pgx.StrictNamedArgs {
 	}
 	return pgx.StrictNamedArgs{
 		"id": m.Payment.ID, "to": string(m.to), "from": m.from, "version": version, "returned": m.returned, "due": m.due,
+		// What ended at Toss before anybody paid owes nothing, whatever cancel of it was refused.
+		"ended":    o.Sighting == payment.SeenAborted || o.Sighting == payment.SeenExpired,
 		"soon":     payment.LookAgainIn,
 		"not_sent": m.NotSent, "told": m.Told, "method": clean(o.Method), "approved_at": orNull(o.ApprovedAt),
 		"receipt_url": clean(o.ReceiptURL), "canceled_amount": m.canceled(), "account": accountOf(o.VirtualAccount),
@@ -261,6 +264,8 @@ func (m move) closes() []payment.IncidentKind {
 	switch {
 	case m.returned:
 		kinds = []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed, payment.UnexpectedState, payment.OrphanApproval}
+	case m.partly:
+		kinds = []payment.IncidentKind{payment.CancelFailed}
 	case m.Payment.Status == m.to:
 	case m.to == payment.Paid:
 		kinds = []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed, payment.OrphanApproval}

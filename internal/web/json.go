@@ -31,6 +31,9 @@ type Object struct {
 	members map[string]json.RawMessage
 	errors  []payment.FieldError
 	refused map[string]bool
+	// within is the object that this one is a member of, under name; it collects the problems.
+	within *Object
+	name   string
 }
 
 // nameable are member names that an answer may repeat: a key or card number has digits or is longer.
@@ -128,6 +131,10 @@ func (o *Object) Refuse(field, reason string) {
 		return
 	}
 	o.refused[field] = true
+	if o.within != nil {
+		o.within.Refuse(o.name+"."+field, reason)
+		return
+	}
 	o.errors = append(o.errors, payment.FieldError{Field: field, Reason: reason})
 }
 
@@ -197,6 +204,19 @@ func (o *Object) Number(name string) (text string, ok bool) {
 		return "", false
 	}
 	return string(value), true
+}
+
+// Object reads a member that is an object itself; its problems are this object's, under "name.member".
+func (o *Object) Object(name string, allowed ...string) (inner *Object, ok bool) {
+	if !o.Has(name) || o.refused[name] {
+		return nil, false
+	}
+	inner = &Object{members: map[string]json.RawMessage{}, refused: map[string]bool{}, within: o, name: name}
+	if value := o.members[name]; value[0] != '{' || inner.fill(value, allowed) != nil {
+		o.Refuse(name, "must be an object")
+		return nil, false
+	}
+	return inner, true
 }
 
 // Flag reads true or false; missing and null are false.

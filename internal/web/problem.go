@@ -98,7 +98,7 @@ func ProblemOf(err error, requestID string) Problem {
 	if retryable(e.Code, k.status) {
 		p.RetryAfter = Seconds(e.RetryAfter)
 	}
-	if e.Code == payment.CodeDeclined {
+	if e.Code == payment.CodeDeclined || e.Code == payment.CodeNotCancelable {
 		p.GatewayCode, p.GatewayMessage = e.GatewayCode, e.GatewayMessage
 	}
 	return p

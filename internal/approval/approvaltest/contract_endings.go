@@ -139,10 +139,10 @@ func (c *contract) refused() {
 	for _, amount := range []payment.Amount{1000, 1000, 1000, 400, 400} {
 		cancel, held, ending, err := c.store.BeginGiveBack(c.ctx, approval.GiveBack{Payment: p, Amount: amount, Actor: payment.ByRecovery, Lease: time.Minute})
 		c.was(payment.Applied)(held, ending, err)
-		if known := len(ids) > 0 && ids[len(ids)-1] == cancel.ID; known != cancel.Refused || cancel.Amount != amount || !held.HoldsOrder {
+		if known := len(ids) > 0 && ids[len(ids)-1] == cancel.ID; known != cancel.Refused() || cancel.Amount != amount || !held.HoldsOrder {
 			c.Errorf("begun %+v after %v", cancel, ids)
 		}
-		if !cancel.Refused {
+		if !cancel.Refused() {
 			ids = append(ids, cancel.ID)
 		}
 		p = c.was(payment.Applied)(c.store.EndGiveBack(c.ctx, approval.GiveBackEnd{Payment: held, Cancel: cancel, Refused: true, Actor: payment.ByRecovery}))

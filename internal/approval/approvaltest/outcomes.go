@@ -1,7 +1,6 @@
 package approvaltest
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -43,6 +42,7 @@ func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Pay
 func (s *Store) settled(row *payment.Payment, st approval.Settlement) {
 	o := st.Observation
 	s.record(row, o)
+	s.mootIf(row, o.Returned())
 	switch row.Status {
 	case payment.AwaitingDeposit:
 		row.VirtualAccount = o.VirtualAccount
@@ -156,117 +156,4 @@ func (s *Store) MarkTold(ctx context.Context, paymentKey string) error {
 		return row
 	})
 	return err
-}
-
-// BeginGiveBack implements approval.GiveBacks.
-func (s *Store) BeginGiveBack(ctx context.Context, g approval.GiveBack) (c approval.Cancel, p payment.Payment, e payment.Ending, err error) {
-	p, e, err = s.write(ctx, BeginGiveBack, func() *payment.Payment {
-		row := s.byID(g.Payment.ID)
-		if row == nil || row.Version != g.Payment.Version || row.Status == payment.Canceled {
-			return nil
-		}
-		row.HoldsOrder = row.HoldsOrder || s.holder(row.OrderID) == nil
-		i := slices.IndexFunc(s.cancels, func(c *cancel) bool { return c.paymentID == row.ID && c.unfinished() })
-		if i < 0 {
-			i = slices.IndexFunc(s.cancels, func(c *cancel) bool {
-				return c.paymentID == row.ID && c.refused && !c.done && c.Amount == g.Amount
-			})
-		}
-		if i < 0 {
-			i = len(s.cancels)
-			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, Cancel: approval.Cancel{
-				ID: payment.NewCancelID(), Sends: 1, Amount: g.Amount, Reason: g.Reason, CreatedAt: time.Now(),
-			}})
-		}
-		if s.cancels[i].spent {
-			s.cancels[i].Sends, s.cancels[i].spent, s.cancels[i].Amount = s.cancels[i].Sends+1, false, g.Amount
-		}
-		c = s.cancels[i].Cancel
-		if c.Refused = s.cancels[i].refused; !c.Refused {
-			s.move(row, row.Status, g.Actor, "give back: "+g.Reason)
-		}
-		return lend(row, g.Lease)
-	})
-	return c, p, e, err
-}
-
-// EndGiveBack implements approval.GiveBacks.
-func (s *Store) EndGiveBack(ctx context.Context, end approval.GiveBackEnd) (payment.Payment, payment.Ending, error) {
-	return s.write(ctx, EndGiveBack, func() *payment.Payment {
-		row := s.byID(end.Payment.ID)
-		if row == nil || row.Version != end.Payment.Version {
-			return nil
-		}
-		return s.endGiveBack(row, end)
-	})
-}
-
-func (s *Store) endGiveBack(row *payment.Payment, end approval.GiveBackEnd) *payment.Payment {
-	row.Leased, row.DueAt = false, time.Now().Add(nextLook(row, -1))
-	for _, c := range s.cancels {
-		if c.ID == end.Cancel.ID && !c.refused {
-			if end.Refused {
-				s.move(row, row.Status, end.Actor, "give back refused: "+end.Reason)
-			}
-			c.done, c.refused, c.spent = end.Done, end.Refused, c.spent || end.KeySpent
-		}
-	}
-	switch {
-	case end.Done:
-		s.gaveBack(row, end)
-	case end.Refused:
-		s.open(row, payment.CancelFailed)
-	}
-	row.Version++
-	return row
-}
-
-func (s *Store) gaveBack(row *payment.Payment, end approval.GiveBackEnd) {
-	s.record(row, end.Observation)
-	from := row.Status
-	switch {
-	case from.Unfinished():
-		row.Status, row.Failure = payment.Failed, &payment.Failure{Code: cmp.Or(end.Failure, payment.FailGivenBack)}
-	case from == payment.Paid && end.Observation.Returned():
-		row.Status = payment.Canceled
-	}
-	row.DueAt, row.HoldsOrder = time.Time{}, row.Status != payment.Failed
-	if row.Status != from {
-		s.move(row, from, end.Actor, end.Reason)
-		s.notify(row, from)
-	}
-	if row.Status != payment.Paid {
-		s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool { return i.PaymentKey == row.PaymentKey })
-	}
-}
-
-// record keeps what Toss lists as done, and ends what is moot when nothing is left at Toss. An open cancel stays
-// open otherwise.
-func (s *Store) record(row *payment.Payment, o payment.Observation) {
-	for _, g := range o.Cancels {
-		i := slices.IndexFunc(s.cancels, func(c *cancel) bool {
-			return c.paymentID == row.ID && (c.ID != "" && c.ID == payment.CancelMark(g.Reason) || c.ID == "" && c.transactionKey == g.TransactionKey)
-		})
-		if i < 0 {
-			i = len(s.cancels)
-			s.cancels = append(s.cancels, &cancel{paymentID: row.ID, transactionKey: g.TransactionKey, Cancel: approval.Cancel{
-				ID: payment.CancelMark(g.Reason), Amount: g.Amount, Reason: g.Reason, CreatedAt: time.Now(),
-			}})
-		}
-		s.cancels[i].done = true
-	}
-	if o.Returned() {
-		for _, c := range s.cancels {
-			c.moot = c.moot || c.paymentID == row.ID && c.unfinished()
-		}
-	}
-}
-
-// AgeCancels makes every cancel older.
-func (s *Store) AgeCancels(by time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.cancels {
-		c.CreatedAt = c.CreatedAt.Add(-by)
-	}
 }

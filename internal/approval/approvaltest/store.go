@@ -27,12 +27,12 @@ var _ approval.Store = (*Store)(nil)
 
 type cancel struct {
 	approval.Cancel
-	paymentID                  int64
-	transactionKey             string
-	done, refused, moot, spent bool
+	paymentID      int64
+	transactionKey string
+	spent          bool
 }
 
-func (c *cancel) unfinished() bool { return !c.done && !c.refused && !c.moot }
+func (c *cancel) unfinished() bool { return c.State == payment.CancelOpen }
 
 // Event is one move.
 type Event struct {
@@ -126,7 +126,7 @@ func (s *Store) DoneCancelsOf(paymentKey string) (n int) {
 	defer s.mu.Unlock()
 	p := s.byKey(paymentKey)
 	for _, c := range s.cancels {
-		if p != nil && c.paymentID == p.ID && c.done {
+		if p != nil && c.paymentID == p.ID && c.State == payment.CancelDone {
 			n++
 		}
 	}
