@@ -1,13 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"encoding/json"
 
 	"paymentd/internal/tosssim"
 )
@@ -122,7 +121,8 @@ func TestTrap19_CancelUnheard(t *testing.T) {
 			w := newWorld(t, quick...)
 			in := w.start("PAYMENTD_ANSWER_WITHIN=500ms")
 			o := newOrder("unheard")
-			in.confirm(o).want(t, 200, "PAID")
+			in.confirm(o)
+			w.settles(o, "PAID") // a busy machine may be late with the answer
 			w.faults(f)
 			a := in.giveBack(o, "k1", `{"reason":"part","amount":5000}`)
 			if a.status != 202 && (name != "an error" || a.status != 200) || a.status == 202 && (a.cancelStatus() != "pending" || a.header.Get("Location") == "") {
