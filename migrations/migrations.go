@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -109,5 +110,8 @@ func open(dsn string) (*sql.DB, error) {
 	}
 	// A migration may take longer than a statement of the service.
 	config.RuntimeParams["statement_timeout"] = "0"
+	if config.ValidateConnect == nil {
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // of several hosts, the primary
+	}
 	return stdlib.OpenDB(*config), nil
 }

@@ -74,7 +74,7 @@ func (f *folder) prepare(ctx context.Context, s *Server) error {
 	if err := errors.Join(os.RemoveAll(half), os.Mkdir(half, 0o700), s.account.own(half)); err != nil {
 		return err
 	}
-	if err := s.initdb(ctx, half); err != nil {
+	if err := s.fill(ctx, half); err != nil {
 		return err
 	}
 	return os.Rename(half, f.data)

@@ -43,6 +43,8 @@ type Server struct {
 	account *account
 	folder  *folder
 	port    int
+	// primary is whom a standby follows; else nil.
+	primary *Server
 
 	mu   sync.Mutex
 	proc *child.Process
@@ -63,16 +65,24 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	s := &Server{options: o, bins: bins, account: user}
-	if s.folder, err = openFolder(o.DataDir); err != nil {
-		return nil, fmt.Errorf("start PostgreSQL: %w", err)
-	}
-	if err := s.folder.prepare(ctx, s); err != nil {
-		return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.folder.close())
-	}
-	if err := s.launchOnFreePort(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.folder.close())
+	if err := s.run(ctx); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+// run makes the folder ready and starts the server on it.
+func (s *Server) run(ctx context.Context) (err error) {
+	if s.folder, err = openFolder(s.options.DataDir); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	if err := s.folder.prepare(ctx, s); err != nil {
+		return errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.folder.close())
+	}
+	if err := s.launchOnFreePort(ctx); err != nil {
+		return errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.folder.close())
+	}
+	return nil
 }
 
 // launchOnFreePort tries again when somebody else took the port between our look and the server's.
@@ -217,6 +227,13 @@ func (s *Server) Kill(ctx context.Context) error {
 	return s.proc.Stop(ctx, syscall.SIGQUIT)
 }
 
+// Crash ends the server's main process by SIGKILL, as the death of its machine does: nobody is told anything.
+func (s *Server) Crash(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc.Stop(ctx, syscall.SIGKILL)
+}
+
 // Restart ends the server if it still runs (open transactions are aborted) and starts it on the same port.
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
@@ -235,6 +252,14 @@ func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.proc.Stop(context.Background(), syscall.SIGINT, syscall.SIGQUIT), s.folder.close())
+}
+
+// fill makes the databases' folder: new, or a copy of the primary.
+func (s *Server) fill(ctx context.Context, dir string) error {
+	if s.primary != nil {
+		return s.baseBackup(ctx, dir)
+	}
+	return s.initdb(ctx, dir)
 }
 
 // initdb makes the databases' folder; LC and encoding are fixed so that tests sort alike everywhere.

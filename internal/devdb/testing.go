@@ -19,8 +19,10 @@ type DB struct {
 	Name string
 	// Cluster makes further databases and breaks connections.
 	Cluster Cluster
-	// Server is set by Private alone: the test may stop, kill and restart it.
+	// Server is set by Private and Replicated alone: the test may stop, kill and restart it.
 	Server *Server
+	// Standby is set by Replicated alone: the test may promote it.
+	Standby *Server
 }
 
 // process is the one server that the tests of a process share, with its templates.

@@ -127,12 +127,35 @@ func (c *lentConn) run(ctx context.Context, do func(context.Context, *lentConn) 
 	defer c.release()
 	ctx, cancel := context.WithTimeout(ctx, c.pool.limit)
 	defer cancel()
-	return do(ctx, c)
+	err := do(ctx, c)
+	if readOnly(err) {
+		// The primary is elsewhere by now, and the other connections of the pool lead to this server too.
+		c.pool.conns.Reset()
+	}
+	return err
 }
 
 func (c *lentConn) release() {
 	c.Release()
 	<-c.pool.slots
+}
+
+// errReadOnly means that the server takes no writes: a standby, or one with default_transaction_read_only.
+var errReadOnly = errors.New("the server is read-only (a standby?)")
+
+// writable refuses a server that cannot keep a payment; pgx then tries the next host of the DSN.
+func writable(ctx context.Context, conn *pgconn.PgConn) error {
+	results, err := conn.Exec(ctx, "SHOW transaction_read_only").ReadAll()
+	if err == nil && string(results[0].Rows[0][0]) == "on" {
+		err = errReadOnly
+	}
+	return err
+}
+
+// readOnly reports whether err says so, or a statement's refusal does (SQLSTATE 25006).
+func readOnly(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "25006" || errors.Is(err, errReadOnly)
 }
 
 // endingOf says what a writing statement that returned err did. What it cannot tell apart is "maybe applied".

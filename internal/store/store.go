@@ -130,6 +130,7 @@ func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 	if most := max(o.AcquireTimeout, leastDial); config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > most {
 		config.ConnConfig.ConnectTimeout = most
 	}
+	config.ConnConfig.ValidateConnect = writable
 	config.BeforeClose = endOfBroken
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, o.limit())
@@ -169,9 +170,11 @@ func (s *Store) Close() {
 	s.background.conns.Close()
 }
 
-// Ping proves that a statement runs.
+// Ping proves that a statement runs, on a server that takes writes.
 func (s *Store) Ping(ctx context.Context) error {
-	return wrap("ping", s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error { return conn.Ping(ctx) }))
+	return wrap("ping", s.pool.run(ctx, func(ctx context.Context, conn *lentConn) error {
+		return writable(ctx, conn.Conn.Conn().PgConn())
+	}))
 }
 
 // Durability is what the server promises of a commit.
