@@ -37,6 +37,9 @@ setup: ## get what the tests need; says nothing when nothing is missing
 .PHONY: test
 test: setup ## all tests with the race detector and a real PostgreSQL (PKG=./internal/pg/ TESTFLAGS='-run Name')
 	PAYMENTD_REQUIRE_DB=1 $(GO) test $(RACE) -shuffle=on -count=1 -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+ifeq ($(RACE)$(PKG)$(TESTFLAGS),-race./...)
+	$(GO) test -count=1 -timeout=$(TIMEOUT) ./internal/protocol # its usual bounds are too large for the race detector
+endif
 
 .PHONY: lint
 lint: ## golangci-lint as pinned in tools/go.mod (built at its first use: a minute or two)

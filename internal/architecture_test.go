@@ -42,8 +42,10 @@ var mayImport = map[string][]string{
 	"internal/httpapi":               {"internal/payment", "internal/approval", "internal/web"},
 	"internal/operator":              {"internal/payment", "internal/approval", "internal/web"},
 	"internal/tosssim":               {},
-	"internal/devdb":                 {"internal/devdb/child", "migrations"},
-	"internal/devdb/child":           {},
+	// A test without a program of its own.
+	"internal/protocol":    {},
+	"internal/devdb":       {"internal/devdb/child", "migrations"},
+	"internal/devdb/child": {},
 	"cmd/paymentd": {
 		"breaker", "migrations", "internal/payment", "internal/approval", "internal/pg", "internal/store",
 		"internal/notify", "internal/recovery", "internal/web", "internal/httpapi", "internal/operator",

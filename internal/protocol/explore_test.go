@@ -26,9 +26,10 @@ type mutations struct {
 // config is what one exploration is about.
 type config struct {
 	faults, kills uint8
-	// calls are the confirms of each key, syncs the looks that somebody asks for.
+	// calls are the confirms of each key, hints the looks that an operator (hint: runSync) or Toss (runWebhook) asks for.
 	calls [keys]uint8
-	syncs uint8
+	hints uint8
+	hint  program
 	// pauses is how often time may pass while a process stands still in the middle of its work.
 	pauses uint8
 	// procs bounds the processes at work at one time.
@@ -61,7 +62,7 @@ func (c config) rules() payment.Rules {
 }
 
 func (c config) begin() state {
-	s := state{Faults: c.faults, Kills: c.kills, Syncs: c.syncs, Pauses: c.pauses, Calls: c.calls}
+	s := state{Faults: c.faults, Kills: c.kills, Hints: c.hints, Pauses: c.pauses, Calls: c.calls}
 	for k := range s.Toss {
 		s.Toss[k].become(payment.SeenReady)
 		s.Toss[k].Born = never
@@ -92,6 +93,8 @@ type report struct {
 	took                              time.Duration
 	violation                         string
 	trace                             []string
+	// asked are the calls of the ports that were met.
+	asked map[op]bool
 }
 
 func (r report) String() string {
@@ -131,6 +134,15 @@ func explore(t *testing.T, c config) report {
 	wrong, id, last := x.run()
 	r := report{
 		states: len(x.origins), transitions: x.moves, ends: len(x.ended), locals: len(x.procs.nodes) - 1, violation: wrong,
+	}
+	r.asked = map[op]bool{}
+	for _, n := range x.procs.nodes {
+		if n.main != nil {
+			r.asked[n.main.op] = true
+		}
+		if n.told != nil {
+			r.asked[n.told.op] = true
+		}
 	}
 	if wrong != "" {
 		r.trace = append(x.trace(id), last...)
@@ -214,7 +226,7 @@ func (x *explorer) epilogue(s state) (wrong string, lines []string) {
 	if int(s.Level) != len(x.cfg.levels)-1 || s.Procs != [mostProcs]proc{} {
 		return "", nil
 	}
-	s.Faults, s.Kills, s.Syncs, s.Pauses, s.Down = 0, 0, 0, 0, false
+	s.Faults, s.Kills, s.Hints, s.Pauses, s.Down = 0, 0, 0, 0, false
 	s.Calls = [keys]uint8{}
 	h := maphash.Comparable(x.seed, s)
 	if _, old := x.ended[h]; old {

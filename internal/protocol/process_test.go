@@ -20,12 +20,13 @@ const (
 	runConfirm program = iota + 1
 	runRecovery
 	runSync
+	runWebhook
 )
 
-func (p program) String() string { return [...]string{"", "confirm", "recovery", "sync"}[p] }
+func (p program) String() string { return [...]string{"", "confirm", "recovery", "sync", "webhook"}[p] }
 
-// birth is how a process begins: a confirm with what the breaker and bulkhead say, recovery and sync with the row that
-// they claimed.
+// birth is how a process begins: a confirm with what the breaker and bulkhead say, the others with the row that they
+// claimed.
 type birth struct {
 	program program
 	key     uint8
@@ -204,10 +205,9 @@ func (l *life) begin(b birth) {
 				a.earlier = e.Earlier
 			}
 		default:
-			actor := payment.ByRecovery
-			if b.program == runSync {
-				actor = payment.BySync
-			}
+			actor := map[program]payment.Actor{
+				runRecovery: payment.ByRecovery, runSync: payment.BySync, runWebhook: payment.ByWebhook,
+			}[b.program]
 			p := b.claimed.view(int(b.key), l.claimedAt)
 			_, _ = l.service.Resolve(context.Background(), p, actor, time.Now().Add(leaseTime))
 		}

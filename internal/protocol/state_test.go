@@ -151,7 +151,7 @@ type state struct {
 	Level  uint8
 	Faults uint8 // budgets left
 	Kills  uint8
-	Syncs  uint8
+	Hints  uint8
 	Pauses uint8       // ticks that may still pass while somebody works
 	Calls  [keys]uint8 // calls that the client may still make
 	Down   bool        // the database

@@ -16,7 +16,7 @@ func (x *explorer) successors(s state) []successor {
 	}
 	x.spawnRecovery(s)
 	for k := range s.Rows {
-		x.spawnSync(s, k)
+		x.spawnHint(s, k)
 	}
 	for i, p := range s.Procs {
 		if p.Node != 0 {
@@ -164,14 +164,15 @@ func (x *explorer) spawnRecovery(s state) {
 	x.enter(s, i, n, "recovery "+paymentKey(k), "claims what is due", "")
 }
 
-func (x *explorer) spawnSync(s state, k int) {
+// spawnHint lets an operator ask for a sync, or Toss send a webhook.
+func (x *explorer) spawnHint(s state, k int) {
 	i := x.slot(s)
-	if s.Down || i < 0 || s.Syncs == 0 || !s.claimOne(k, leaseTime) {
+	if s.Down || i < 0 || s.Hints == 0 || !s.claimOne(k, leaseTime) {
 		return
 	}
-	s.Syncs--
-	n := x.procs.start(birth{program: runSync, key: uint8(k), at: s.Now, claimed: s.Rows[k]})
-	x.enter(s, i, n, "sync "+paymentKey(k), "claims the row", "")
+	s.Hints--
+	n := x.procs.start(birth{program: x.cfg.hint, key: uint8(k), at: s.Now, claimed: s.Rows[k]})
+	x.enter(s, i, n, x.cfg.hint.String()+" "+paymentKey(k), "claims the row", "")
 }
 
 // work answers the calls that process i waits for, in every way that the budget allows; the way without a fault first.

@@ -261,7 +261,7 @@ func (r *row) close(kind payment.IncidentKind) {
 // nextLook is the delay until the next look.
 func (r *row) nextLook(in time.Duration, looks int) seconds {
 	if in < 0 {
-		in = min(payment.LookAgainIn<<min(looks, 10), 5*time.Minute)
+		in = payment.LookIn(looks)
 	}
 	return whole(in)
 }
@@ -298,7 +298,11 @@ func (s *state) release(q approval.Release, m mutations) payment.Ending {
 	}
 	r.KeySpent = r.KeySpent || q.KeySpent
 	r.Told = r.Told || q.Told
-	r.open(q.Incident)
+	if before := r.Incidents; q.Incident != "" {
+		if r.open(q.Incident); r.Incidents != before {
+			r.Version++ // for the event of it
+		}
+	}
 	return payment.Applied
 }
 
@@ -310,6 +314,9 @@ func (s *state) beginSend(b approval.BeginSend) payment.Ending {
 	}
 	if !r.MaybeSent || r.First == never {
 		r.First = s.Now
+	}
+	if !r.MaybeSent {
+		r.Looks = 0
 	}
 	r.MaybeSent, r.Last = true, s.Now
 	if b.NextKey {
@@ -351,7 +358,7 @@ func (s *state) claimOne(k int, lease time.Duration) bool {
 	if !r.There || !r.free(s.Now) {
 		return false
 	}
-	r.Looks++
+	r.Looks = max(r.Looks, 1)
 	if r.unfinished() || r.isDue(s.Now) {
 		r.take(s.Now, lease)
 		return true
