@@ -49,7 +49,7 @@ func (c config) settings() approval.Settings {
 	return approval.Settings{
 		// Short, so that a commit is tried twice and another's confirm is watched for two reads.
 		AnswerWithin: 250 * time.Millisecond, CommitWithin: 60 * time.Millisecond, StatementTimeout: 20 * time.Millisecond,
-		Deadline: leaseTime - 2*time.Second, Lease: leaseTime, CancelTimeout: 10 * time.Second,
+		Deadline: leaseTime - 2*time.Second, Lease: leaseTime, CancelTimeout: 10 * time.Second, LookupTimeout: 2 * time.Second,
 		KeepPending: c.keepPending, CancelOnCommitFailure: c.cancel, Rules: c.rules(),
 	}
 }

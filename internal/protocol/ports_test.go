@@ -28,6 +28,7 @@ const (
 	opMarkTold
 	opBeginGiveBack
 	opEndGiveBack
+	opFindCancels
 	opConfirm
 	opLookup
 	opCancel
@@ -36,9 +37,12 @@ const (
 func (o op) String() string {
 	return [...]string{
 		"", "reserve", "read the row", "read the row at once", "take over", "reopen", "settle", "give the lease back", "store a send",
-		"mark as told", "begin a give back", "end a give back", "send the confirm", "look up", "send the cancel",
+		"mark as told", "begin a give back", "end a give back", "read the cancels", "send the confirm", "look up", "send the cancel",
 	}[o]
 }
+
+// reads reports whether the call changes nothing.
+func (o op) reads() bool { return o == opFind || o == opFindNow || o == opFindCancels }
 
 // ofStore reports whether the call goes to PostgreSQL.
 func (o op) ofStore() bool { return o < opConfirm }
@@ -214,10 +218,15 @@ func (w *wire) MarkTold(ctx context.Context, key string) error {
 
 func (w *wire) BeginGiveBack(ctx context.Context, g approval.GiveBack) (approval.Cancel, payment.Payment, payment.Ending, error) {
 	r := w.ask(ctx, call{op: opBeginGiveBack, key: keyOf(g.Payment.PaymentKey), args: g})
-	return approval.Cancel{
-		ID: cancelID(r.cancel.ID), Sends: int(r.cancel.Sends), Amount: price, Reason: g.Reason,
-		Refused: r.cancel.State == cancelRefused, CreatedAt: at(r.cancel.Created),
-	}, r.payment(), r.ending, r.err()
+	return r.cancel.view(), r.payment(), r.ending, r.err()
+}
+
+func (w *wire) FindCancels(ctx context.Context, q approval.CancelQuery) (st approval.Standing, found bool, err error) {
+	r := w.ask(ctx, call{op: opFindCancels, key: int(q.ID) - 1})
+	if st.Payment = r.payment(); r.cancel.State != noCancel {
+		st.Open = new(r.cancel.view())
+	}
+	return st, r.found, r.err()
 }
 
 func (w *wire) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (payment.Payment, payment.Ending, error) {

@@ -3,6 +3,7 @@ package protocol
 import (
 	"time"
 
+	"paymentd/internal/approval"
 	"paymentd/internal/payment"
 )
 
@@ -69,6 +70,14 @@ type cancelRow struct {
 	Sends   uint8
 	Spent   bool
 	Created seconds
+}
+
+// view is the row as a statement returns it.
+func (c cancelRow) view() approval.Cancel {
+	return approval.Cancel{
+		ID: cancelID(c.ID), Sends: int(c.Sends), Amount: price, Reason: "given back", CreatedAt: at(c.Created),
+		State: [...]payment.CancelState{"", payment.CancelOpen, payment.CancelRefused, payment.CancelDone, payment.CancelMoot}[c.State],
+	}
 }
 
 // mostCancels bounds the cancels of one payment; the model stops with a message when it is not enough.

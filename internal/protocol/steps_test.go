@@ -218,14 +218,14 @@ func (x *explorer) statement(s state, i int, c *call, told bool, who string) {
 	r := s.run(c, x.cfg.mut)
 	how := ""
 	switch {
-	case c.op == opFind || c.op == opFindNow:
+	case c.op.reads():
 	case r.ending == payment.NoRows:
 		how = "0 rows"
 	case r.ending == payment.Applied && c.op == opSettle:
 		how = string(s.Rows[c.key].status())
 	}
 	x.hear(s, i, told, r, who, what, how)
-	if s.Faults == 0 || c.op == opFind || c.op == opFindNow || c.op == opMarkTold {
+	if s.Faults == 0 || c.op.reads() || c.op == opMarkTold {
 		return
 	}
 	lost := result{ending: payment.MaybeApplied}
@@ -248,6 +248,14 @@ func (s *state) run(c *call, m mutations) result {
 			r.found, r.key, r.row, r.ending = true, uint8(k), s.Rows[k], payment.Applied
 		} else {
 			r.ending = payment.NoRows
+		}
+		return r
+	case opFindCancels:
+		r.found, r.row, r.ending = true, s.Rows[c.key], payment.Applied
+		for _, row := range r.row.Cancels {
+			if row.State == cancelOpen {
+				r.cancel = row
+			}
 		}
 		return r
 	case opTakeOver:

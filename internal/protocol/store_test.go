@@ -106,6 +106,7 @@ type settlement struct {
 	from     []payment.Status
 	version  int64 // 0: not fenced
 	returned bool
+	ended    bool // at Toss, before anybody paid: nothing is owed
 	due      time.Duration
 	notSent  bool
 	told     bool
@@ -139,6 +140,7 @@ func (s *state) settle(st approval.Settlement, m mutations) payment.Ending {
 		x.canceled = st.Observation.Balance == 0 && (x.to != payment.Failed || len(x.cancels) > 0)
 	default:
 	}
+	x.ended = st.Observation.Sighting == payment.SeenAborted || st.Observation.Sighting == payment.SeenExpired
 	x.closes = closes(x, st.Payment.Status)
 	return s.move(x)
 }
@@ -165,7 +167,7 @@ func (s *state) move(x settlement) payment.Ending {
 	}
 	from, owed := r.status(), false
 	for _, c := range r.Cancels {
-		owed = owed || !x.returned && !x.unheld && (c.State == cancelOpen || c.State == cancelRefused)
+		owed = owed || !x.returned && !x.ended && !x.unheld && (c.State == cancelOpen || c.State == cancelRefused)
 	}
 	leased, due := r.Leased, r.Due
 	r.set(x.to)
@@ -430,7 +432,7 @@ func (s *state) endGiveBack(e approval.GiveBackEnd, m mutations) payment.Ending 
 				c.State = cancelRefused
 			}
 		}
-		if e.Refused {
+		if e.Refused && !e.Quiet {
 			r.open(payment.CancelFailed)
 		}
 		return payment.Applied
@@ -456,7 +458,7 @@ func givenBack(k int, e approval.GiveBackEnd, m mutations) settlement {
 		x.to, x.returned, x.canceled = payment.Paid, false, false
 	}
 	shown := slices.ContainsFunc(x.cancels, func(c payment.GatewayCancel) bool { return payment.CancelMark(c.Reason) == e.Cancel.ID })
-	if e.Cancel.ID != "" && !shown {
+	if e.Cancel.ID != "" && !shown && len(x.cancels) == 0 { // a cancel of Toss is always the whole
 		x.cancels = append(slices.Clone(x.cancels), payment.GatewayCancel{Reason: payment.MarkedReason("", e.Cancel.ID)})
 	}
 	x.closes = closes(x, e.Payment.Status)
