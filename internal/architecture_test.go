@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"breaker":           {},
 	"migrations":        {},
 	"deploy":            {},
+	"deploy/grafana":    {},
 	"internal/payment":  {},
 	"internal/approval": {"internal/payment"},
 	// Stand-ins for the tests of approval and recovery.
