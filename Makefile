@@ -23,7 +23,7 @@ export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 .PHONY: help
 help: ## list the targets
 	@printf 'usage: make <target> [NAME=value]\n\n'
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  make run needs Go, make and git; the rest is fetched when it is missing.\n'
 
 .PHONY: run
@@ -108,6 +108,10 @@ cover: setup ## coverage over all packages, as bin/coverage.html
 .PHONY: rules
 rules: ## check and test the alert rules and the Alertmanager file (fetches Debian's Prometheus into the cache if there is none)
 	$(GO) test -count=1 -run 'Prometheus|Alert' ./deploy
+
+.PHONY: k6-check
+k6-check: ## type-check the k6 scripts (needs npm; part of make test)
+	cd loadtest/k6 && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund && npm run check
 
 .PHONY: build
 build: ## build the programs into bin/, stamped with VERSION

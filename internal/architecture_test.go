@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"migrations":        {},
 	"deploy":            {},
 	"deploy/grafana":    {},
+	"loadtest/k6":       {},
 	"internal/payment":  {},
 	"internal/approval": {"internal/payment"},
 	// Stand-ins for the tests of approval and recovery.
