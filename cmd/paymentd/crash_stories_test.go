@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"strings"
+	"testing"
 	"time"
 
 	"paymentd/internal/tosssim"
@@ -40,6 +41,9 @@ func crashStories() []story {
 		{
 			name: "notices left", before: func(c *crash) { c.leftBy("store.Settle after 1") }, drive: waits, end: "200 PAID",
 			at: []string{"notices.ClaimNotices before", "notices.ClaimNotices after", "webhook.Send during", "notices.FinishNotice before"},
+		},
+		{
+			name: "receipt by mail", before: mailed, drive: (*crash).confirms, end: "200 PAID", at: []string{"mail.Send before", "mail.Send after"},
 		},
 		{
 			name: "declined", drive: driveWith(tosssim.Fault{Op: confirm, Code: "INVALID_PASSWORD", Next: 1}), end: "402 declined",
@@ -210,4 +214,11 @@ func leftLateApproval(c *crash) {
 	first.kill()
 	c.confirmedBySomebody(c.o)
 	c.hasten()
+}
+
+// mailed gives the doomed process and its successor a mail server.
+func mailed(c *crash) {
+	t, _ := c.t.(*testing.T)
+	c.box = newMailbox(t, 0)
+	c.set = append(c.set, "PAYMENTD_NOTIFY_SMTP_URL="+c.box.url, "PAYMENTD_NOTIFY_FROM=shop@shop.example")
 }

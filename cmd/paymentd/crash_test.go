@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	netmail "net/mail"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +44,7 @@ type crash struct {
 	at   string
 	o    order
 	shop *shop
+	box  *mailbox // nil: the receipt goes to the log
 	dead *process
 	// told is what the dead process's callers had been answered.
 	told   func() answer
@@ -225,6 +227,27 @@ func (c *crash) books() {
 	}
 	if ids := c.shop.ids(c.o, "payment.failed"); len(ids) > 1-paid {
 		c.t.Errorf("%s, and the shop was told payment.failed under the ids %v", r.Status, ids)
+	}
+	c.receipts()
+}
+
+// receipts: the buyer may get a mail twice, but it is the same one.
+func (c *crash) receipts() {
+	if c.box == nil {
+		return
+	}
+	c.box.mu.Lock()
+	defer c.box.mu.Unlock()
+	ids := map[string]bool{}
+	for _, mail := range c.box.mails {
+		m, err := netmail.ReadMessage(strings.NewReader(mail))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		ids[m.Header.Get("Message-Id")] = true
+	}
+	if len(ids) != 1 || ids[""] {
+		c.t.Errorf("%d mails under the ids %v", len(c.box.mails), ids)
 	}
 }
 

@@ -84,7 +84,10 @@ func (f failpoints) between(p *ports) {
 	p.sweeper = doomedSweeper{p.sweeper, f}
 	p.outbox = doomedOutbox{p.outbox, f}
 	if p.webhook != nil {
-		p.webhook = doomedSender{p.webhook, f}
+		p.webhook = doomedSender{p.webhook, f, "webhook"}
+	}
+	if p.mail != nil {
+		p.mail = doomedSender{p.mail, f, "mail"}
 	}
 }
 
@@ -251,11 +254,12 @@ func (o doomedOutbox) FinishNotice(ctx context.Context, n payment.Notice, r paym
 
 type doomedSender struct {
 	notify.Sender
-	at failpoints
+	at  failpoints
+	way string
 }
 
 func (s doomedSender) Send(ctx context.Context, n payment.Notice) error {
-	defer s.at.step("webhook.Send")()
+	defer s.at.step(s.way + ".Send")()
 	return s.Sender.Send(ctx, n)
 }
 
@@ -295,7 +299,8 @@ func TestCrashCoversEveryStep(t *testing.T) {
 		stepsOf(t, reflect.TypeFor[recovery.Queue](), func(f failpoints) any { return doomedQueue{at: f} }),
 		stepsOf(t, reflect.TypeFor[recovery.Sweeper](), func(f failpoints) any { return doomedSweeper{at: f} }),
 		stepsOf(t, reflect.TypeFor[notify.Queue](), func(f failpoints) any { return doomedOutbox{at: f} }),
-		stepsOf(t, reflect.TypeFor[notify.Sender](), func(f failpoints) any { return doomedSender{at: f} }),
+		stepsOf(t, reflect.TypeFor[notify.Sender](), func(f failpoints) any { return doomedSender{at: f, way: "webhook"} }),
+		stepsOf(t, reflect.TypeFor[notify.Sender](), func(f failpoints) any { return doomedSender{at: f, way: "mail"} }),
 	)
 	covered := map[string]bool{}
 	for _, s := range crashStories() {

@@ -53,12 +53,12 @@ func settings(rng *rand.Rand, instances int) (shared []string, own [][]string) {
 		"PAYMENTD_TOSS_CANCEL_TIMEOUT=1s", "PAYMENTD_COMMIT_WITHIN=1s", "PAYMENTD_DB_CONNECT_TIMEOUT=8s", "PAYMENTD_SHUTDOWN_WITHIN=3s",
 		"PAYMENTD_RECOVERY_DUE_EVERY=100ms", "PAYMENTD_RECOVERY_EVERY=3s",
 		pick("BREAKER_OPEN_FOR", "300ms", "1s", "2s"), pick("ANSWER_WITHIN", "800ms", "2s", "4s"),
-		pick("DB_MAX_CONNS", "2", "4", "10"), pick("DB_BACKGROUND_CONNS", "1", "4"),
+		pick("DB_STATEMENT_TIMEOUT", "300ms", "2s", "5s"), pick("DB_MAX_CONNS", "2", "4", "10"), pick("DB_BACKGROUND_CONNS", "1", "4"),
 	}
 	for range instances {
 		own = append(own, []string{
 			pick("RETRY_MAX", "0", "1", "2"), pick("RETRY_PLACE", "inside", "outside"), pick("ON_UNAVAILABLE", "reject", "pending"),
-			pick("ON_COMMIT_FAILURE", "hold", "cancel"), pick("BULKHEAD", "3", "20", "0"), pick("DB_MERGE", "on", "off"),
+			pick("ON_COMMIT_FAILURE", "hold", "cancel", "cancel"), pick("BULKHEAD", "3", "20", "0"), pick("DB_MERGE", "on", "off"),
 		})
 	}
 	return shared, own

@@ -178,7 +178,7 @@ func (r *round) storm(ctx context.Context) error {
 		return err
 	}
 	r.rig.Shop.Refuse(0.1)
-	ctx, calm := context.WithTimeout(ctx, 4*r.spread)
+	ctx, calm := context.WithTimeout(ctx, 8*r.spread)
 	defer calm()
 	var load, evil sync.WaitGroup
 	for c := range callers {
