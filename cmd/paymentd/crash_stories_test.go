@@ -20,7 +20,9 @@ func notCrashed() []string {
 		// Read after somebody else moved the payment: without effect, the same read as store.Find.
 		"recovery.Find",
 		// A live confirm gives back only what another holder failed meanwhile, by the statements of recovery.
-		"store.BeginGiveBack", "store.EndGiveBack",
+		"store.BeginGiveBack",
+		// Cancels are asked for at the door alone.
+		"recovery.FindCancels", "recovery.BeginCancel", "recovery.Abandon",
 	}
 }
 
@@ -142,6 +144,17 @@ func crashStories() []story {
 			ends:   map[string]string{"gateway.Cancel before": "200 PAID"},
 		},
 		{
+			name: "canceled on request", drive: driveCanceled, repeat: repeatCancel, end: "409 payment_canceled",
+			at: []string{
+				"store.FindCancels before", "store.FindCancels after", "store.BeginCancel before", "store.BeginCancel after", "gateway.Cancel before",
+				"gateway.Cancel during", "gateway.Cancel after", "store.EndGiveBack before", "store.EndGiveBack after",
+			},
+		},
+		{
+			name: "abandoned", settings: []string{"PAYMENTD_ON_UNAVAILABLE=pending"}, drive: driveAbandoned, end: "200 PAID",
+			at: []string{"store.Abandon before", "store.Abandon after"}, ends: map[string]string{"store.Abandon after": "409 payment_canceled"},
+		},
+		{
 			name: "sync", settings: asleep, before: leftApproved, drive: driveSync(`{}`), end: "200 PAID",
 			at: []string{"recovery.ListUnfinished before", "recovery.ListUnfinished after", "recovery.ClaimOne before", "recovery.ClaimOne after", "recovery.Settle after"},
 		},
@@ -221,4 +234,39 @@ func mailed(c *crash) {
 	t, _ := c.t.(*testing.T)
 	c.box = newMailbox(t, 0)
 	c.set = append(c.set, "PAYMENTD_NOTIFY_SMTP_URL="+c.box.url, "PAYMENTD_NOTIFY_FROM=shop@shop.example")
+}
+
+// asksToCancel is a full cancel; nobody waits for its answer.
+func (c *crash) asksToCancel(secret string) {
+	url := c.dead.url + "/payments/" + c.o.id + "/cancel"
+	go func() {
+		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(cancelBody))
+		if err != nil {
+			return
+		}
+		req.Header.Set("Authorization", "Bearer "+secret)
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Idempotency-Key", "cancel-1")
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+}
+
+const cancelBody = `{"reason":"the buyer changed her mind"}`
+
+func driveCanceled(c *crash) {
+	c.dead.confirm(c.o).want(c.t, 200, "PAID")
+	c.asksToCancel(operatorSecret)
+}
+
+// repeatCancel is the operator's repetition of what was cut off.
+func repeatCancel(c *crash, next *process) {
+	next.cancelAs(operatorSecret, c.o, "cancel-1", cancelBody).want(c.t, 200, "CANCELED")
+}
+
+func driveAbandoned(c *crash) {
+	c.listen(false)
+	c.dead.confirm(c.o).want(c.t, 202, "PENDING")
+	c.asksToCancel(checkoutSecret)
 }

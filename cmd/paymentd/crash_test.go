@@ -33,6 +33,8 @@ type story struct {
 	// end is what the same confirm is answered at last: "200 PAID", "402 declined". ends has the exceptions by step.
 	end  string
 	ends map[string]string
+	// repeat is what else the client says again to the successor.
+	repeat func(*crash, *process)
 	// awaits is something outside that must have happened before the successor starts.
 	awaits func(*crash) bool
 }
@@ -113,6 +115,9 @@ func (c *crash) run() string {
 	c.holderIsDead()
 	next := c.spawn()
 	eventually(c.t, "nothing is unfinished", func() bool { c.hasten(); return c.leftovers() == 0 && c.entitled() })
+	if c.repeat != nil {
+		c.repeat(c, next)
+	}
 	answered := c.again(next)
 	c.books()
 	c.toldTheTruth()
@@ -280,16 +285,21 @@ func (c *crash) toldTheTruth() {
 	}
 }
 
-// secondKey tries another paymentKey of the order: refused if it is paid, else it may pay it, once.
+// secondKey tries another paymentKey of the order: refused if it is paid or was, else it may pay it, once.
 func (c *crash) secondKey(next *process) {
 	second := c.o
 	second.key += "9"
-	if c.mustRow().Status == "PAID" {
+	paid := 1
+	switch c.mustRow().Status {
+	case "CANCELED":
+		paid = 0
+		fallthrough
+	case "PAID":
 		next.confirm(second).want(c.t, 409, "order_conflict")
-	} else {
+	default:
 		next.confirm(second).want(c.t, 200, "PAID")
 	}
-	if l := c.ledgerHolds(); l.Paid != 1 {
+	if l := c.ledgerHolds(); l.Paid != paid {
 		c.t.Error(l)
 	}
 }

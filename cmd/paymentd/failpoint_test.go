@@ -162,6 +162,21 @@ func (s doomedStore) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (p
 	return s.Store.EndGiveBack(ctx, e)
 }
 
+func (s doomedStore) FindCancels(ctx context.Context, q approval.CancelQuery) (approval.Standing, bool, error) {
+	defer s.step("FindCancels")()
+	return s.Store.FindCancels(ctx, q)
+}
+
+func (s doomedStore) BeginCancel(ctx context.Context, a approval.CancelAsked) (approval.Cancel, payment.Payment, payment.Ending, error) {
+	defer s.step("BeginCancel")()
+	return s.Store.BeginCancel(ctx, a)
+}
+
+func (s doomedStore) Abandon(ctx context.Context, a approval.CancelAsked) (payment.Payment, payment.Ending, error) {
+	defer s.step("Abandon")()
+	return s.Store.Abandon(ctx, a)
+}
+
 type doomedGateway struct {
 	approval.Gateway
 	at failpoints
