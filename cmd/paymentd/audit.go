@@ -182,13 +182,13 @@ func (a *auditProgress) show(p recovery.AuditProgress) {
 	if a.terminal {
 		every = 100 * time.Millisecond
 	}
-	if now := time.Now(); now.Sub(a.last) < every {
+	now, first := time.Now(), a.last.IsZero()
+	if now.Sub(a.last) < every {
 		return
-	} else if a.last.IsZero() && !a.terminal {
-		a.last = now // short work needs no line
-		return
-	} else {
-		a.last = now
+	}
+	a.last = now
+	if first && !a.terminal {
+		return // short work needs no line
 	}
 	line := fmt.Sprintf("audit: %d pages, %d transactions of %d payments", p.Pages, p.Transactions, p.Payments)
 	if p.Suspects > 0 {

@@ -159,7 +159,7 @@ func (s *Service) lost(ctx context.Context, p payment.Payment) (payment.Payment,
 
 // finish ends the unfinished cancel of a claimed payment before anything else is done with it: Toss's list of cancels
 // says whether it is done; if not, the same cancel is sent again by the key rule.
-func (s *Service) finish(ctx context.Context, d debt, c Cancel) (Resolution, error) {
+func (s *Service) finish(ctx context.Context, d debt, c Cancel) (Resolution, error) { //nolint:cyclop // one table
 	p, actor := d.payment, d.actor
 	r := Resolution{Before: p, After: p, Did: DidWait, Action: unfinishedCancel()}
 	r.Heard = s.lookup(ctx, p.PaymentKey, look{d.tries, d.stop})

@@ -146,7 +146,7 @@ func (a IncidentAction) Remedy(kind IncidentKind, seen Observation, p *Payment) 
 
 const actionNeeded = "is required: accept, give_back or not_ours"
 
-func (a IncidentAction) ofMismatch(seen Observation, p *Payment) (Remedy, string) {
+func (a IncidentAction) ofMismatch(seen Observation, p *Payment) (Remedy, string) { //nolint:cyclop // one table
 	ours := seen.PaymentKey == p.PaymentKey && seen.OrderID == p.OrderID
 	switch a {
 	case ResolveAccept:

@@ -205,22 +205,27 @@ func (c *ledgerCheck) place(a Approval) Box {
 	case len(boxes) > 1 || len(rows) > 1:
 		c.violate(a, fmt.Sprintf("in two boxes: %d rows, %v", len(rows), boxes))
 	}
-	switch boxes[0] {
+	c.count(boxes[0], a.Balance())
+	return boxes[0]
+}
+
+// count adds an approval to the figures of its box.
+func (c *ledgerCheck) count(box Box, balance Amount) {
+	switch box {
 	case InBoxPaid:
 		c.ledger.Paid++
 	case InBoxReturned:
 		c.ledger.Returned++
 	case InBoxIncident:
 		c.ledger.Incident++
-		c.ledger.IncidentSum += a.Balance()
+		c.ledger.IncidentSum += balance
 	case InBoxDoubt:
 		c.ledger.Doubt++
-		c.ledger.DoubtSum += a.Balance()
+		c.ledger.DoubtSum += balance
 	case InBoxByHand:
 		c.ledger.ByHand++
-		c.ledger.ByHandSum += a.Balance()
+		c.ledger.ByHandSum += balance
 	}
-	return boxes[0]
 }
 
 // box is where a row puts its approval; empty means nowhere.

@@ -241,7 +241,7 @@ func (a *audit) enter(approval payment.Approval, row payment.LedgerRow) {
 
 // agrees reports whether the row is what the feed tells. A cancel may be in the window without its approval, which then
 // only has to be covered.
-func (t *tally) agrees(row payment.AuditRow) bool {
+func (t *tally) agrees(row payment.AuditRow) bool { //nolint:cyclop // one table
 	switch {
 	case t.odd || row.Status == "" || row.OrderID != t.orderID || row.Currency != t.currency:
 		return false

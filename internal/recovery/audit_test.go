@@ -25,7 +25,6 @@ type books struct {
 	crossing map[string]func()
 	lookups  []string
 	opened   []string
-	page     int
 	failing  string // the method that fails
 }
 

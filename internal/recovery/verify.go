@@ -64,7 +64,7 @@ func (a *audit) look(ctx context.Context, key string) (s suspect, err error) {
 }
 
 // judge says in which way the sides differ.
-func (s *suspect) judge(doubtFor time.Duration) {
+func (s *suspect) judge(doubtFor time.Duration) { //nolint:cyclop // one table
 	o, row := s.seen.Observation, s.row
 	usable := s.seen.Kind == payment.KindPayment && o.Sighting != payment.SeenUnknownStatus
 	if !usable && (s.seen.Kind != payment.KindNotFound || s.tally != nil && s.tally.taken > 0) {

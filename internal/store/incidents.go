@@ -51,7 +51,10 @@ func (s *Store) Incidents(ctx context.Context, f payment.IncidentFilter) ([]paym
 	return readAll(ctx, s, statement{"list incidents", `SELECT ` + incidentColumns + ` FROM incidents AS i
 		WHERE ` + state + ` AND ($1 = 0 OR i.id < $1) AND ($2 = '' OR i.kind = $2) AND ($3 = '' OR i.order_id = $3)
 		ORDER BY i.id DESC LIMIT $4`, []any{f.Before, string(f.Kind), f.OrderID, f.Limit}},
-		func(row pgx.CollectableRow) (i payment.Incident, err error) { return i, scanIncident(row, &i) })
+		func(row pgx.CollectableRow) (i payment.Incident, err error) {
+			err = scanIncident(row, &i)
+			return i, err
+		})
 }
 
 // resolveRounds bounds how often a resolution is decided anew because the payment moved meanwhile.
@@ -189,7 +192,7 @@ func remedySQL(r payment.Remedy, bare bool) string {
 		RETURNING p.id, p.version, p.status, p.payment_key, p.told, p.reserved_at
 	)`
 	const dueNow = `due_at = now()`
-	switch r {
+	switch r { //nolint:exhaustive // the others do nothing to a payment that is there, but for RemedyFail below
 	case payment.RemedyAmount:
 		return moved + `amount = @amount, due_at = CASE WHEN p.status = 'PAID' THEN COALESCE(p.due_at, now()) ELSE now() END` + from
 	case payment.RemedyCancel:
@@ -284,7 +287,7 @@ func (s *Store) runRemedy(ctx context.Context, c incidentCase, r payment.Resolve
 		sql = heldSQL + remedySQL(m.Remedy, m.bare) + heldResultSQL
 		args["payment"], args["version"] = c.here.ID, c.here.Version
 	}
-	switch m.Remedy {
+	switch m.Remedy { //nolint:exhaustive // the others have no argument of their own
 	case payment.RemedyAmount:
 		args["amount"] = c.seen.Total
 	case payment.RemedyCancel:
