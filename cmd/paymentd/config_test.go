@@ -51,7 +51,7 @@ func TestConfigDerived(t *testing.T) {
 	}
 }
 
-func TestConfigRefuses(t *testing.T) {
+func TestTrap29_ConfigRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, set, want string }{
 		{"bad duration", "TOSS_CONFIRM_TIMEOUT=soon", "PAYMENTD_TOSS_CONFIRM_TIMEOUT: must be a duration"},

@@ -255,7 +255,12 @@ func (in *instance) call(method, url, key, body string) answer {
 
 // call is safe outside the test's goroutine.
 func call(method, url, key, body string) (a answer, err error) {
-	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	return callUntil(context.Background(), method, url, key, body)
+}
+
+// callUntil hangs up when the context ends.
+func callUntil(ctx context.Context, method, url, key, body string) (a answer, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return a, err
 	}

@@ -55,8 +55,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestOrderedStop: SIGTERM takes the process out of the balancer, lets what runs finish, and ends it with status 0.
-func TestOrderedStop(t *testing.T) {
+// TestTrap30_OrderedStop: SIGTERM takes the process out of the balancer, lets what runs finish, and ends it with status 0.
+func TestTrap30_OrderedStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.spawn()

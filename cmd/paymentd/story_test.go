@@ -49,8 +49,8 @@ func TestMainJob(t *testing.T) {
 	}
 }
 
-// TestOneOrderManyCallers: 100 confirms at once of one order, two instances, exactly one approval, equal answers.
-func TestOneOrderManyCallers(t *testing.T) {
+// TestTrap11_OneOrderManyCallers: 100 confirms at once of one order, two instances, exactly one approval, equal answers.
+func TestTrap11_OneOrderManyCallers(t *testing.T) {
 	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		w := newWorld(t)

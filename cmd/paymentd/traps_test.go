@@ -1,7 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,5 +174,136 @@ func TestSpareTheDatabase(t *testing.T) {
 	if got := w.toss.Counters().Ops[tosssim.OpConfirm].MaxRunning; got < n/2 {
 		t.Errorf("%d confirms of %d ran at once on one connection", got, n)
 	}
+	w.ledgerHolds()
+}
+
+// TestTrap13_AlreadyProcessed: "already processed" is neither a failure nor a success. What was processed is looked up
+// and compared.
+func TestTrap13_AlreadyProcessed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	for _, tc := range []struct {
+		name     string
+		there    tosssim.NewPayment
+		want     said
+		row      string
+		incident int
+	}{
+		{name: "the same payment", there: tosssim.NewPayment{Amount: 15000, Status: tosssim.Done}, want: said{200, "PAID"}, row: "PAID"},
+		{name: "another amount", there: tosssim.NewPayment{Amount: 20000, Status: tosssim.Done}, want: said{202, "PENDING"}, row: "PENDING", incident: 1},
+		{
+			name: "another order", there: tosssim.NewPayment{OrderID: "order-of-others", Amount: 15000, Status: tosssim.Done},
+			want: said{202, "PENDING"}, row: "PENDING", incident: 1,
+		},
+		{name: "given back", there: tosssim.NewPayment{Amount: 15000, Status: tosssim.Canceled}, want: said{409, "payment_canceled"}, row: "FAILED"},
+	} {
+		o := newOrder("processed")
+		tc.there.PaymentKey, tc.there.OrderID = o.key, cmp.Or(tc.there.OrderID, o.id)
+		if _, err := w.toss.AddPayment(tc.there); err != nil {
+			t.Fatal(err)
+		}
+		heard := w.toss.Counters().Codes["ALREADY_PROCESSED_PAYMENT"]
+		if a := in.confirm(o); a.status != tc.want.status || a.text("code") != tc.want.word && a.text("status") != tc.want.word {
+			t.Errorf("%s: answered %d %s", tc.name, a.status, a.raw)
+		}
+		w.equal(tc.name+": heard", int(w.toss.Counters().Codes["ALREADY_PROCESSED_PAYMENT"]-heard), 1)
+		if r, _ := w.row(o); r.Status != tc.row || w.incidents(o, "mismatch") != tc.incident {
+			t.Errorf("%s: %+v, %d incidents", tc.name, r, w.incidents(o, "mismatch"))
+		}
+	}
+	w.ledgerHolds()
+}
+
+// TestTrap26_TheLogTellsTheCause: one event per request and one per try that went wrong, found by the order, with the
+// cause of each.
+func TestTrap26_TheLogTellsTheCause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "PAYMENTD_RETRY_MAX=1")
+	in := w.start()
+	w.listen(false)
+	o := newOrder("cause")
+	in.confirm(o).want(t, 503, "pg_unavailable")
+	events, causes := 0, 0
+	for line := range strings.Lines(w.log.String()) {
+		var event struct {
+			Msg, Code, Error string
+			Order            string `json:"order_id"`
+		}
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		switch {
+		case event.Order != o.id:
+		case event.Msg == "request" && event.Code == "pg_unavailable" && event.Error != "":
+			events++
+		case event.Msg == "gateway answer" && strings.Contains(event.Error, "connection refused"):
+			causes++
+		}
+	}
+	w.equal("events of the request", events, 1)
+	w.equal("causes of its tries", causes, 2)
+}
+
+// TestTrap27_BigAmounts: amounts beyond 32 bits, and beyond what a float keeps exact in a sum, come through whole.
+func TestTrap27_BigAmounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	for _, amount := range []int{50_000_000_000, 999_999_999_999_999} {
+		o := newOrder("big")
+		o.amount = amount
+		want := `"amount":` + strconv.Itoa(amount) + ","
+		if a := in.confirm(o).want(t, 200, "PAID"); !strings.Contains(a.raw, want) {
+			t.Errorf("the answer lacks %s: %s", want, a.raw)
+		}
+		if a := in.read(o).want(t, 200, "PAID"); !strings.Contains(a.raw, want) {
+			t.Errorf("read later it lacks %s: %s", want, a.raw)
+		}
+		w.equal("in the database", w.count(`SELECT amount FROM payments WHERE payment_key = $1`, o.key), amount)
+		w.equal("at the gateway", int(w.entry(o).Balance), amount)
+		in.confirm(order{key: o.key, id: o.id, amount: amount - 1}).want(t, 409, "order_conflict")
+	}
+	w.ledgerHolds()
+}
+
+// TestTrap30_NotDrained: a stop that does not wait for the gateway says what it leaves behind, and recovery of another
+// instance finds it.
+func TestTrap30_NotDrained(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=10s")...)
+	in := w.start("PAYMENTD_SHUTDOWN_WITHIN=200ms")
+	w.slow()
+	o := newOrder("left")
+	in.confirmLater(o)
+	w.arrived(tosssim.OpConfirm, 1)
+	in.cancel()
+	if err := <-in.done; err == nil || !strings.Contains(err.Error(), "SHUTDOWN_WITHIN") {
+		t.Errorf("the stop says %v", err)
+	}
+	close(in.done)
+	w.start()
+	w.settles(o, "PAID")
+	w.equal("approvals", w.entry(o).Approvals, 1)
+	w.ledgerHolds()
+}
+
+// TestTrap40_TheNewestAttempt: an order is read as the payment that holds it, not as the one that came last.
+func TestTrap40_TheNewestAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	o := newOrder("newest")
+	in.confirm(o).want(t, 200, "PAID")
+	w.exec(`INSERT INTO payments (order_id, payment_key, amount, currency, status, holds_order, version, maybe_sent, leased,
+		reserved_at, sends, created_at, updated_at)
+		VALUES ($1, $2, 15000, 'KRW', 'FAILED', false, 2, true, false, now(), 1, now() + interval '1 hour', now())`, o.id, o.key+"9")
+	if a := in.read(o).want(t, 200, "PAID"); a.text("paymentKey") != o.key {
+		t.Errorf("read as %s", a.raw)
+	}
+	in.confirm(o).want(t, 200, "PAID")
+	third := o
+	third.key += "8"
+	in.confirm(third).want(t, 409, "order_conflict")
 	w.ledgerHolds()
 }

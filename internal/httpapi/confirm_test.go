@@ -301,7 +301,7 @@ func TestConfirmPanic(t *testing.T) {
 	}
 }
 
-func TestConfirmMetricsStartAtZero(t *testing.T) {
+func TestTrap24_ConfirmMetricsStartAtZero(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	for _, name := range []string{"paymentd_confirm_total", "paymentd_confirm_duration_seconds"} {

@@ -10,7 +10,7 @@ import (
 	"paymentd/internal/payment"
 )
 
-func TestParseAmount(t *testing.T) {
+func TestTrap27_ParseAmount(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, text string

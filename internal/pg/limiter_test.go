@@ -12,9 +12,9 @@ import (
 	"paymentd/internal/payment"
 )
 
-// TestTrap8Limiter: of many at once the burst and what fits into the wait get through, everybody else is told on
+// TestTrap8_Limiter: of many at once the burst and what fits into the wait get through, everybody else is told on
 // arrival, and no window sees more than burst + rate·t.
-func TestTrap8Limiter(t *testing.T) {
+func TestTrap8_Limiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(50, 5)
@@ -50,8 +50,8 @@ func TestTrap8Limiter(t *testing.T) {
 	})
 }
 
-// TestTrap8GivingUp: a waiter who gives up does not keep the token.
-func TestTrap8GivingUp(t *testing.T) {
+// TestTrap8_GivingUp: a waiter who gives up does not keep the token.
+func TestTrap8_GivingUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(1, 1)

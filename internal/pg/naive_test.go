@@ -27,8 +27,8 @@ import (
 // naiveApproval is what the naive calls return.
 var naiveApproval = payment.Answer{Kind: payment.KindPayment, Observation: payment.Observation{Sighting: payment.SeenDone}}
 
-// TestTrap1Naive: breaker(retry(bulkhead(call))) on the caller's context throws the approval away and counts a failure.
-func TestTrap1Naive(t *testing.T) {
+// TestTrap1_Naive: breaker(retry(bulkhead(call))) on the caller's context throws the approval away and counts a failure.
+func TestTrap1_Naive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -44,8 +44,8 @@ func TestTrap1Naive(t *testing.T) {
 	})
 }
 
-// TestTrap2Naive: a time-out policy throws a late approval away.
-func TestTrap2Naive(t *testing.T) {
+// TestTrap2_Naive: a time-out policy throws a late approval away.
+func TestTrap2_Naive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		got, err := failsafe.With(timeout.New[payment.Answer](time.Second)).Get(func() (payment.Answer, error) {
@@ -58,8 +58,8 @@ func TestTrap2Naive(t *testing.T) {
 	})
 }
 
-// TestTrap5Naive: two recovered panics fill a bulkhead of two for ever.
-func TestTrap5Naive(t *testing.T) {
+// TestTrap5_Naive: two recovered panics fill a bulkhead of two for ever.
+func TestTrap5_Naive(t *testing.T) {
 	t.Parallel()
 	full := failsafebulkhead.New[payment.Answer](2)
 	for range 2 {
@@ -73,8 +73,8 @@ func TestTrap5Naive(t *testing.T) {
 	}
 }
 
-// TestTrap8Naive: the smooth limiter admits one of fifty that come together, the bursty one twice its rate at an edge.
-func TestTrap8Naive(t *testing.T) {
+// TestTrap8_Naive: the smooth limiter admits one of fifty that come together, the bursty one twice its rate at an edge.
+func TestTrap8_Naive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		admitted := func(l ratelimiter.RateLimiter[payment.Answer], n int) (passed int) {
@@ -98,8 +98,8 @@ func TestTrap8Naive(t *testing.T) {
 	})
 }
 
-// TestTrap10Naive: a request that is sent again has no body left, and a body cannot be read after its context.
-func TestTrap10Naive(t *testing.T) {
+// TestTrap10_Naive: a request that is sent again has no body left, and a body cannot be read after its context.
+func TestTrap10_Naive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
@@ -124,8 +124,8 @@ func TestTrap10Naive(t *testing.T) {
 	})
 }
 
-// TestTrap36Naive: the last error of a sequence hides that a try before may have been approved.
-func TestTrap36Naive(t *testing.T) {
+// TestTrap36_Naive: the last error of a sequence hides that a try before may have been approved.
+func TestTrap36_Naive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("connection refused")

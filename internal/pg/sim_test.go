@@ -146,8 +146,8 @@ func TestAgainstSimulator(t *testing.T) {
 
 type jsonRaw = json.RawMessage
 
-// TestTrap31Simulator: five warm connections and a simulator that works and drops: calls are tries counted.
-func TestTrap31Simulator(t *testing.T) {
+// TestTrap31_Simulator: five warm connections and a simulator that works and drops: calls are tries counted.
+func TestTrap31_Simulator(t *testing.T) {
 	t.Parallel()
 	w := against(t, func(o *Options) { o.Rate = Rate{} }, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(200 * time.Millisecond)})
 	var wg sync.WaitGroup

@@ -296,9 +296,9 @@ func TestDialIsAskedBeforeTimeout(t *testing.T) {
 	}
 }
 
-// TestTrap31NoResend: five warm connections, a server that works and drops: what it worked on is what was
+// TestTrap31_NoResend: five warm connections, a server that works and drops: what it worked on is what was
 // counted as sent. The control shows that net/http by itself does it more often.
-func TestTrap31NoResend(t *testing.T) {
+func TestTrap31_NoResend(t *testing.T) {
 	t.Parallel()
 	const warm = 5
 	server := func(t *testing.T) (addr string, worked *atomic.Int64) {

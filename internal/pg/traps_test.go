@@ -16,9 +16,9 @@ import (
 	"paymentd/internal/payment"
 )
 
-// TestTrap1CallerEnds: the context ends while Toss approves. The approval is kept, and the breaker counts what
+// TestTrap1_CallerEnds: the context ends while Toss approves. The approval is kept, and the breaker counts what
 // happened and not the context.
-func TestTrap1CallerEnds(t *testing.T) {
+func TestTrap1_CallerEnds(t *testing.T) {
 	t.Parallel()
 	for _, place := range []Place{Inside, Outside} {
 		t.Run(string(place), func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestTrap1CallerEnds(t *testing.T) {
 	}
 }
 
-// TestTrap1CallerEndsBetweenTries: what was heard before is returned, and nothing is sent any more.
-func TestTrap1CallerEndsBetweenTries(t *testing.T) {
+// TestTrap1_CallerEndsBetweenTries: what was heard before is returned, and nothing is sent any more.
+func TestTrap1_CallerEndsBetweenTries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -59,8 +59,8 @@ func TestTrap1CallerEndsBetweenTries(t *testing.T) {
 	})
 }
 
-// TestTrap2LateApproval: no policy carries a time-out, so an approval at the last moment counts.
-func TestTrap2LateApproval(t *testing.T) {
+// TestTrap2_LateApproval: no policy carries a time-out, so an approval at the last moment counts.
+func TestTrap2_LateApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := layered()
@@ -74,8 +74,8 @@ func TestTrap2LateApproval(t *testing.T) {
 	})
 }
 
-// TestTrap5Panic: a panic in the call is an answer, and permit, slot and gauge come back.
-func TestTrap5Panic(t *testing.T) {
+// TestTrap5_Panic: a panic in the call is an answer, and permit, slot and gauge come back.
+func TestTrap5_Panic(t *testing.T) {
 	t.Parallel()
 	for _, place := range []Place{Inside, Outside} {
 		t.Run(string(place), func(t *testing.T) {
@@ -113,9 +113,9 @@ func TestTrap5Panic(t *testing.T) {
 	}
 }
 
-// TestTrap9BothPlaces: with a minimum of 5 and two retries the breaker opens after 15 calls with the retry
+// TestTrap9_BothPlaces: with a minimum of 5 and two retries the breaker opens after 15 calls with the retry
 // inside and after 5 with the retry outside.
-func TestTrap9BothPlaces(t *testing.T) {
+func TestTrap9_BothPlaces(t *testing.T) {
 	t.Parallel()
 	for place, want := range map[Place]int{Inside: 15, Outside: 5} {
 		t.Run(string(place), func(t *testing.T) {
@@ -156,8 +156,8 @@ func (s *slowBody) Read(p []byte) (int, error) {
 
 func (s *slowBody) Close() error { return nil }
 
-// TestTrap10Bodies: every try carries the whole body, and the context lives until the answer is read.
-func TestTrap10Bodies(t *testing.T) {
+// TestTrap10_Bodies: every try carries the whole body, and the context lives until the answer is read.
+func TestTrap10_Bodies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := layered()
@@ -186,8 +186,8 @@ func TestTrap10Bodies(t *testing.T) {
 	})
 }
 
-// TestTrap36LastErrorDoesNotDecide: reset (approved!) and then refused is unknown, never unavailable.
-func TestTrap36LastErrorDoesNotDecide(t *testing.T) {
+// TestTrap36_LastErrorDoesNotDecide: reset (approved!) and then refused is unknown, never unavailable.
+func TestTrap36_LastErrorDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, layered(), func(n int, req *http.Request) (*http.Response, error) {
@@ -206,8 +206,8 @@ func TestTrap36LastErrorDoesNotDecide(t *testing.T) {
 	})
 }
 
-// TestTrap36Cancel: the same for a cancel, whose one answer must be the worst.
-func TestTrap36Cancel(t *testing.T) {
+// TestTrap36_Cancel: the same for a cancel, whose one answer must be the worst.
+func TestTrap36_Cancel(t *testing.T) {
 	t.Parallel()
 	say := func(status int, code string) script {
 		return func(int, *http.Request) (*http.Response, error) {
@@ -247,8 +247,8 @@ func TestTrap36Cancel(t *testing.T) {
 	}
 }
 
-// TestTrap5WayBack: lookups and cancels survive a panic as well, and it is counted as a try.
-func TestTrap5WayBack(t *testing.T) {
+// TestTrap5_WayBack: lookups and cancels survive a panic as well, and it is counted as a try.
+func TestTrap5_WayBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, plain(), func(int, *http.Request) (*http.Response, error) { panic("bug") })
@@ -267,8 +267,8 @@ func TestTrap5WayBack(t *testing.T) {
 	})
 }
 
-// TestTrap5Slot: a slot comes back even from a panic that nobody inside caught.
-func TestTrap5Slot(t *testing.T) {
+// TestTrap5_Slot: a slot comes back even from a panic that nobody inside caught.
+func TestTrap5_Slot(t *testing.T) {
 	t.Parallel()
 	b := setup(t, layered(), nil)
 	layer := b.pipeline.bulkhead.policy(t.Context())(func(execution) *result { panic("bug") })

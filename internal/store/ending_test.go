@@ -217,28 +217,30 @@ func TestServerStopped(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	t.Run("settings of a session", func(t *testing.T) {
-		f.exec(fmt.Sprintf("ALTER DATABASE %q SET synchronous_commit = off", f.db.Name))
-		g := setupOn(t, f.db)
-		for _, s := range []*Store{g.Store, g.Background()} {
-			conn, err := s.pool.acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
+	for level, want := range map[string]string{"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply"} {
+		t.Run("a session where synchronous_commit is "+level, func(t *testing.T) {
+			f.exec(fmt.Sprintf("ALTER DATABASE %q SET synchronous_commit = %s", f.db.Name, level))
+			g := setupOn(t, f.db)
+			for _, s := range []*Store{g.Store, g.Background()} {
+				conn, err := s.pool.acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var timeout, commit string
+				if err := conn.QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), current_setting('synchronous_commit')").Scan(&timeout, &commit); err != nil {
+					t.Error(err)
+				}
+				conn.release()
+				if timeout != "20s" || commit != want {
+					t.Errorf("statement_timeout %s, synchronous_commit %s", timeout, commit)
+				}
 			}
-			var timeout, commit string
-			if err := conn.QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), current_setting('synchronous_commit')").Scan(&timeout, &commit); err != nil {
-				t.Error(err)
+			d, err := g.Durability(t.Context())
+			if err != nil || d.SynchronousCommit != level || d.Fsync {
+				t.Errorf("%+v, %v", d, err)
 			}
-			conn.release()
-			if timeout != "20s" || commit != "on" {
-				t.Errorf("statement_timeout %s, synchronous_commit %s", timeout, commit)
-			}
-		}
-		d, err := g.Durability(t.Context())
-		if err != nil || d.SynchronousCommit != "off" || d.Fsync {
-			t.Errorf("%+v, %v", d, err)
-		}
-	})
+		})
+	}
 	good := options(f.db.DSN)
 	for name, change := range map[string]func(*Options){
 		"no DSN":        func(o *Options) { o.DSN = "" },

@@ -42,8 +42,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestReserveConflicts is traps 12 and 33: whichever unique index is in the way, the answer is NoRows and no error.
-func TestReserveConflicts(t *testing.T) {
+// TestTrap33_ReserveConflicts is traps 12 and 33: whichever unique index is in the way, the answer is NoRows and no error.
+func TestTrap33_ReserveConflicts(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	f.reserved("a")
@@ -68,7 +68,7 @@ func TestReserveConflicts(t *testing.T) {
 	}
 }
 
-func TestReserve100AtOnce(t *testing.T) {
+func TestTrap32_Reserve100AtOnce(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	for _, tt := range []struct {
@@ -144,8 +144,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestByOrder is trap 40: the newest row of an order may be FAILED while an older one is PAID.
-func TestByOrder(t *testing.T) {
+// TestTrap40_ByOrder is trap 40: the newest row of an order may be FAILED while an older one is PAID.
+func TestTrap40_ByOrder(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	if _, found, err := f.ByOrder(t.Context(), "order_a"); found || err != nil {

@@ -138,7 +138,7 @@ func TestSettleFence(t *testing.T) {
 }
 
 // TestTrap35: 0 rows is an ending of its own, and what was PAID stays PAID.
-func TestTrap35ZeroRowsIsNoFailure(t *testing.T) {
+func TestTrap35_ZeroRowsIsNoFailure(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	p := f.reserved("a")
@@ -154,7 +154,7 @@ func TestTrap35ZeroRowsIsNoFailure(t *testing.T) {
 }
 
 // TestTrap36: only an ending that says so makes a row "never sent".
-func TestTrap36MaybeSentStays(t *testing.T) {
+func TestTrap36_MaybeSentStays(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	if p := f.settle(settlement(f.reserved("a"), payment.Failed, payment.ByConfirm)); !p.MaybeSent {
@@ -166,7 +166,7 @@ func TestTrap36MaybeSentStays(t *testing.T) {
 }
 
 // TestTrap37: a row that becomes PAID by somebody else is looked at again, because a cancel of its confirm may cross.
-func TestTrap37CrossingLook(t *testing.T) {
+func TestTrap37_CrossingLook(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	for _, by := range payment.Actors() {
@@ -416,7 +416,7 @@ func TestSettleClosesIncidents(t *testing.T) {
 }
 
 // TestTrap34: a notice that cannot be written never keeps a payment from being settled; the sweep adds it later.
-func TestTrap34PoisonedNotice(t *testing.T) {
+func TestTrap34_PoisonedNotice(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, poison, heal string

@@ -28,7 +28,7 @@ func TestNewDoorRefusesMissingParts(t *testing.T) {
 	}
 }
 
-func TestOneLogLine(t *testing.T) {
+func TestTrap26_OneLogLine(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	f.For(web.Roles{web.Operator}, http.MethodPost, "/orders/{id}", func(_ http.ResponseWriter, r *http.Request) error {
@@ -139,7 +139,7 @@ func TestUnknownRoutesAndMethods(t *testing.T) {
 	}
 }
 
-func TestMetricsAreThereFromTheStart(t *testing.T) {
+func TestTrap24_MetricsAreThereFromTheStart(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	f.Open(http.MethodGet, "/orders/{id}", func(w http.ResponseWriter, _ *http.Request) error {
