@@ -81,7 +81,11 @@ generate: ## rewrite the generated files (docs/state-machine.md and what else ha
 	$(GO) generate $(PKG)
 
 .PHONY: bench
-bench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
+bench: ## confirms per second against PostgreSQL's own, and how many callers are held: scenarios S9 and S8 (ARGS=--help)
+	$(GO) run ./loadtest/bench --json loadtest/results/bench.json $(ARGS)
+
+.PHONY: gobench
+gobench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime '$(BENCHTIME)' -benchmem $(TESTFLAGS) $(PKG)
 
 .PHONY: chaos

@@ -56,6 +56,9 @@ var mayImport = map[string][]string{
 	"cmd/tosssim":  {"internal/tosssim"},
 	// Scenarios see paymentd from outside alone: its doors, its database and the ledger identity.
 	"loadtest/rig":   {"internal/payment", "internal/devdb", "internal/devdb/child", "internal/tosssim", "migrations"},
+	"loadtest":       {},
+	"loadtest/load":  {},
+	"loadtest/bench": {"internal/devdb", "internal/tosssim", "loadtest", "loadtest/rig", "loadtest/load"},
 	"loadtest/chaos": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
 }
 

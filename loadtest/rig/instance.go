@@ -105,8 +105,10 @@ func (in *Instance) read(from io.ReadCloser, ready chan<- [2]string) {
 		var event struct{ Msg, Public, Private string }
 		if json.Unmarshal(line, &event) == nil && event.Msg == "listening" {
 			ready <- [2]string{"http://" + event.Public, "http://" + event.Private}
+			break
 		}
 	}
+	_, _ = lines.WriteTo(log) // ends with the process; reading line by line would cost a load test more than it has
 }
 
 // alive must be called with mu held.

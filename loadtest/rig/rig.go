@@ -37,6 +37,8 @@ type Options struct {
 	Settings []string
 	// Instances are the further settings of each instance; empty means one instance without any.
 	Instances [][]string
+	// Programs are the programs of instances that are not Program; an empty one is.
+	Programs []string
 	// Gateway and Database are what the simulator and PostgreSQL start with.
 	Gateway  tosssim.Options
 	Database devdb.Options
@@ -96,7 +98,7 @@ func (r *Rig) startInstances(ctx context.Context, o Options) error {
 	}
 	for i, own := range o.Instances {
 		in := &Instance{
-			Name: fmt.Sprintf("paymentd-%d", i+1), program: o.Program, rig: r,
+			Name: fmt.Sprintf("paymentd-%d", i+1), program: o.programOf(i), rig: r,
 			env: slices.Concat(r.environment(), o.Settings, own), log: filepath.Join(r.dir, fmt.Sprintf("paymentd-%d.log", i+1)),
 		}
 		r.Instances = append(r.Instances, in)
@@ -106,6 +108,16 @@ func (r *Rig) startInstances(ctx context.Context, o Options) error {
 	}
 	return nil
 }
+
+func (o Options) programOf(instance int) string {
+	if instance < len(o.Programs) && o.Programs[instance] != "" {
+		return o.Programs[instance]
+	}
+	return o.Program
+}
+
+// DSN is the address of paymentd's database.
+func (r *Rig) DSN() string { return r.dsn }
 
 // environment is what joins an instance to the rig. Of a variable that is given twice the last one counts.
 func (r *Rig) environment() []string {

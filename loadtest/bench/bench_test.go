@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestBench runs everything once, far too short to mean anything.
+func TestBench(t *testing.T) {
+	t.Parallel()
+	if testing.Short() && os.Getenv("PAYMENTD_REQUIRE_DB") != "1" {
+		t.Skip("needs PostgreSQL; -short")
+	}
+	path, profiles := filepath.Join(t.TempDir(), "results", "bench.json"), t.TempDir()
+	var out strings.Builder
+	err := run(t.Context(), []string{
+		"--rounds", "1", "--seconds", "0.3", "--clients", "1,8", "--sweep", "5,20", "--gateway", "50ms", "--json", path, "--profile", profiles,
+	}, &out)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r results
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	checkCeiling(t, r.Ceiling)
+	checkSweep(t, r.Sweep)
+	if files, err := filepath.Glob(filepath.Join(profiles, "*.pprof")); len(files) != 4 {
+		t.Errorf("profiles %v: %v", files, err)
+	}
+}
+
+func checkCeiling(t *testing.T, rounds []round) {
+	t.Helper()
+	if len(rounds) != 1 || len(rounds[0].Cells) != 4 {
+		t.Fatalf("%d rounds of S9", len(rounds))
+	}
+	for _, c := range rounds[0].Cells {
+		if c.PerSecond <= 0 || c.P50 <= 0 || c.P50 > c.P99 || c.Own <= 0 || c.Own > c.P99 || c.CPU <= 0 || c.CPU > 1 || c.Allocations < 50 {
+			t.Errorf("impossible: %+v", c)
+		}
+		if rounds[0].Own > 0 && (c.OwnRatio <= 0 || c.BareRatio <= 0) {
+			t.Errorf("no ratios: %+v", c)
+		}
+	}
+}
+
+func checkSweep(t *testing.T, s sweep) {
+	t.Helper()
+	want := map[string]string{"confirm": "200", "refusal": "503", "replay": "200"}
+	if len(s.Steps) != 6 {
+		t.Fatalf("%d steps of S8", len(s.Steps))
+	}
+	for _, step := range s.Steps {
+		if step.Statuses[want[step.Kind]] == 0 || step.PerSecond <= 0 || step.P50 > step.P99 {
+			t.Errorf("impossible: %+v", step)
+		}
+		if step.Kind == "confirm" && (step.P50 < 50 || step.PerSecond > step.Ideal) {
+			t.Errorf("faster than the gateway: %+v", step)
+		}
+	}
+	if s.Memory.Waiting != 20 || s.Memory.Live <= 0 {
+		t.Errorf("impossible: %+v", s.Memory)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--rounds", "0"}, {"--seconds", "0"}, {"--clients", ""}, {"--clients", "1,x"}, {"--sweep", "0"}, {"--only", "S7"}, {"extra"},
+	} {
+		if _, err := parse(args, &strings.Builder{}); err == nil {
+			t.Errorf("%q accepted", args)
+		}
+	}
+}
+
+func TestMedians(t *testing.T) {
+	t.Parallel()
+	rounds := []round{
+		{Cells: []cell{{Name: "a", Clients: 1, P50: 3}, {Name: "b", Clients: 1, P50: 10}}},
+		{Cells: []cell{{Name: "b", Clients: 1, P50: 20}, {Name: "a", Clients: 1, P50: 1}}},
+		{Cells: []cell{{Name: "a", Clients: 1, P50: 2}, {Name: "b", Clients: 1, P50: 60}}},
+	}
+	want := []cell{{Name: "a", Clients: 1, P50: 2}, {Name: "b", Clients: 1, P50: 20}}
+	if diff := cmp.Diff(want, medians(rounds)); diff != "" {
+		t.Errorf("medians (-want +got):\n%s", diff)
+	}
+	if got := median([]float64{4, 1}); got != 2.5 {
+		t.Errorf("median of two is %g", got)
+	}
+}
