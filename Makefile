@@ -11,6 +11,8 @@ FUZZTIME  ?= 60s
 BENCH     ?= .
 BENCHTIME ?= 1s
 ARGS      ?=
+SCALE     ?= 1
+NAME      ?=
 FOR       ?= 10m
 SEED      ?=
 LINT      := $(GO) tool -modfile=tools/go.mod golangci-lint
@@ -91,6 +93,14 @@ gobench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
 .PHONY: chaos
 chaos: ## confirm payments while paymentd and all around it is killed, scenario S10 (FOR=10m SEED=7 ARGS=--help)
 	$(GO) run ./loadtest/chaos --for $(FOR) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: scenarios
+scenarios: ## play S1 to S6, S8 and S11 at their own pace, about 17 minutes (SCALE=0.1: two; ARGS=--help); docs/scenarios.md
+	$(GO) run ./loadtest/scenarios --scale $(SCALE) $(ARGS)
+
+.PHONY: scenario
+scenario: ## play some of them (NAME=s1, NAME='s2 s3'; NAME= lists them)
+	$(GO) run ./loadtest/scenarios --scale $(SCALE) $(ARGS) $(if $(NAME),$(NAME),--list)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=60s each

@@ -60,13 +60,17 @@ var mayImport = map[string][]string{
 	"loadtest/load":  {},
 	"loadtest/bench": {"internal/devdb", "internal/tosssim", "loadtest", "loadtest/rig", "loadtest/load"},
 	"loadtest/chaos": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
+	"loadtest/plot":  {},
+	// What S1 compares with shares nothing with the product.
+	"loadtest/baseline":  {},
+	"loadtest/scenarios": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig", "loadtest/plot", "loadtest/baseline"},
 }
 
 // mayUse lists every foreign module (by import path prefix) and the packages that may import it outside
 // tests. A module that is not listed is for tests alone.
 var mayUse = map[string][]string{
 	"github.com/failsafe-go/failsafe-go":  {"breaker", "internal/pg"},
-	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig"},
+	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig", "loadtest/baseline"},
 	"github.com/pressly/goose/v3":         {"migrations", "internal/devdb", "cmd/paymentd"},
 	"github.com/go-chi/chi/v5":            {"internal/httpapi", "internal/operator", "internal/web", "internal/tosssim"},
 	"github.com/caarlos0/env/v11":         {"cmd/paymentd"},

@@ -39,7 +39,7 @@ func (a Answer) String() string {
 }
 
 func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second}}
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4096, IdleConnTimeout: 30 * time.Second}}
 }
 
 // Confirm is POST /payments/confirm by the checkout.

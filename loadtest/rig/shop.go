@@ -82,3 +82,17 @@ func (s *Shop) IDs(paymentKey, kind string) (ids []string, deliveries int) {
 	}
 	return ids, deliveries
 }
+
+// Heard are the paymentKeys of the notices of a kind, each once per id under which it was told.
+func (s *Shop) Heard(kind string) (paymentKeys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[string]bool{}
+	for _, n := range s.got {
+		if n.Kind == kind && !seen[n.ID] {
+			seen[n.ID] = true
+			paymentKeys = append(paymentKeys, n.PaymentKey)
+		}
+	}
+	return paymentKeys
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"paymentd/internal/tosssim"
+)
+
+// s6Callers are in flight when the database fails.
+const s6Callers = 20
+
+// s6 is a commit that fails after the gateway has taken the money, under both policies.
+func s6(ctx context.Context, p *play) error {
+	p.chart.XLabel, p.chart.YLabel = "seconds since the scenario began", "seconds until answered"
+	for _, policy := range []string{"hold", "cancel"} {
+		settings := append(unlimited(),
+			setting("ON_COMMIT_FAILURE", policy), setting("COMMIT_WITHIN", p.s6CommitWithin()), setting("ANSWER_WITHIN", 10*time.Second),
+			setting("DB_ACQUIRE_TIMEOUT", p.time(2*time.Second, 500*time.Millisecond)), setting("RATE_WAIT", 0), setting("RETRY_MAX", 0),
+			setting("TOSS_CONFIRM_TIMEOUT", p.time(15*time.Second, 4*time.Second)), setting("TOSS_CANCEL_TIMEOUT", p.time(15*time.Second, 2*time.Second)),
+			setting("TOSS_LOOKUP_TIMEOUT", p.time(5*time.Second, time.Second)))
+		gateway := tosssim.Options{Faults: []tosssim.Fault{{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(p.s6Latency())}}}
+		b := system{label: "b " + policy, settings: settings, gateway: gateway}
+		if err := p.on(ctx, b, func(ctx context.Context) error { return p.s6Held(ctx, b.label) }); err != nil {
+			return err
+		}
+		a := system{label: "a " + policy, settings: settings, gateway: gateway}
+		if err := p.on(ctx, a, func(ctx context.Context) error { return p.s6Stopped(ctx, a.label, policy) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *play) s6Latency() time.Duration { return p.time(3*time.Second, 1500*time.Millisecond) }
+
+func (p *play) s6CommitWithin() time.Duration { return p.time(8*time.Second, 4*time.Second) }
+
+// s6Flight confirms s6Callers orders and returns when all are at the gateway; wait returns their answers.
+func (p *play) s6Flight(ctx context.Context, kind string) (wait func() []reply, err error) {
+	before, done := p.at(tosssim.OpConfirm).Calls, make(chan []reply, 1)
+	go func() { done <- p.volley(ctx, orders(kind, s6Callers)) }()
+	err = p.awaits(ctx, "all are at the gateway", p.s6Latency(), func() bool { return p.at(tosssim.OpConfirm).Calls-before == s6Callers })
+	return func() []reply { return <-done }, err
+}
+
+// s6Held: all 10 connections are held by sleepers for 6 s at the moment of the commit.
+func (p *play) s6Held(ctx context.Context, label string) error {
+	wait, err := p.s6Flight(ctx, "s6b")
+	if err != nil {
+		return err
+	}
+	var holders sync.WaitGroup
+	held, released := p.time(6*time.Second, 2500*time.Millisecond), make(chan struct{})
+	holders.Go(func() {
+		defer close(released)
+		_ = p.rig.Session(ctx, `BEGIN`, `LOCK payments IN ACCESS EXCLUSIVE MODE`, fmt.Sprintf(`SELECT pg_sleep(%f)`, held.Seconds()))
+	})
+	for range 20 {
+		holders.Go(func() {
+			for {
+				select {
+				case <-released:
+					return
+				default:
+					_, _ = p.in.Read(ctx, "order-s6-nobody")
+				}
+			}
+		})
+	}
+	err = p.awaits(ctx, "all connections sleep", p.s6Latency(), func() bool {
+		return p.number(ctx, `paymentd_db_connections{pool="request",state="in_use"}`) == 10
+	})
+	replies := wait()
+	holders.Wait()
+	if err != nil {
+		return err
+	}
+	if _, err := p.settles(ctx); err != nil {
+		return err
+	}
+	paid, err := p.paid(ctx)
+	p.draw(dots(label, replies))
+	p.told(label+", pool held: answered", "approved, then given back", tally(replies))
+	p.equal(label+", pool held: cancels", "one each", int(p.at(tosssim.OpCancel).Calls), 0)
+	p.equal(label+", pool held: PAID", "0; 40 stuck for ever", paid, s6Callers)
+	return err
+}
+
+// s6Stopped: the database stops before the commit and comes back after COMMIT_WITHIN.
+func (p *play) s6Stopped(ctx context.Context, label, policy string) error {
+	wait, err := p.s6Flight(ctx, "s6a")
+	if err != nil {
+		return err
+	}
+	if err := p.rig.Database.Kill(ctx); err != nil {
+		return err
+	}
+	replies := wait()
+	pause(ctx, p.s6CommitWithin())
+	if err := p.rig.Database.Restart(ctx); err != nil {
+		return err
+	}
+	took, err := p.settles(ctx)
+	if err != nil {
+		return err
+	}
+	paid, err := p.paid(ctx)
+	if err != nil {
+		return err
+	}
+	failed, err := p.rig.Count(ctx, `SELECT count(*) FROM payments WHERE status = 'FAILED'`)
+	if err != nil {
+		return err
+	}
+	p.draw(dots(label, replies))
+	p.must(label+", database stopped: answered", "approved, then given back", tally(replies), len(only(replies, "202 PENDING", "503 db_failed")) == s6Callers)
+	p.told(label+", database stopped: settled after it is back", "by hand", took)
+	cancels := int(p.rig.Toss.Ledger().Cancels)
+	if policy == "hold" {
+		p.equal(label+", database stopped: cancels", "one each", cancels, 0)
+		p.equal(label+", database stopped: PAID", "0", paid, s6Callers)
+		return nil
+	}
+	p.must(label+", database stopped: PAID + given back", "0 + all", fmt.Sprintf("%d + %d", paid, failed), paid+failed == s6Callers && failed == cancels)
+	return p.s6Truth(ctx, label, replies)
+}
+
+// s6Truth: who was told that the money went back has it back.
+func (p *play) s6Truth(ctx context.Context, label string, replies []reply) error {
+	lied := 0
+	for _, r := range only(replies, "503 db_failed") {
+		if e, _ := p.rig.Toss.Payment(r.order.PaymentKey); e.Balance != 0 || e.Cancels != 1 {
+			lied++
+		}
+	}
+	p.equal(label+", database stopped: told db_failed, and not given back", "-", lied, 0)
+	crossed, err := p.rig.Text(ctx, `SELECT payment_key FROM payments WHERE status = 'PAID'`)
+	n := 0
+	for _, key := range crossed {
+		if e, _ := p.rig.Toss.Payment(key); e.Balance == 0 {
+			n++
+		}
+	}
+	p.equal(label+", database stopped: PAID here and canceled there", "-", n, 0)
+	return errors.Join(err, ctx.Err())
+}
