@@ -145,7 +145,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // perform plays one scenario and keeps what it saw.
-func perform(ctx context.Context, p plan, s scenario, out io.Writer) (report, error) {
+func perform(ctx context.Context, p plan, s scenario, out io.Writer) (*report, error) {
 	b := newPlay(p, s, out)
 	b.say("%s", s.title)
 	if err := s.play(ctx, b); err != nil {

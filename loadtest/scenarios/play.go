@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"paymentd/internal/devdb"
@@ -20,7 +21,7 @@ import (
 // play is one scenario under way. A scenario may use several systems, one after the other.
 type play struct {
 	plan
-	report
+	*report
 
 	out io.Writer
 	rig *rig.Rig
@@ -111,16 +112,44 @@ func (p *play) on(ctx context.Context, s system, part func(context.Context) erro
 	p.in = p.rig.Instances[0]
 	defer func() { err = errors.Join(err, p.rig.Close()) }()
 	p.say("%s: the system is up", s.label)
-	before := len(p.Broken)
+	before := p.breaks()
 	if err = part(ctx); err == nil {
 		err = p.invariants(ctx, s)
 	}
-	if err != nil || len(p.Broken) > before {
-		logs := filepath.Join(os.TempDir(), "paymentd-scenario-logs", p.Name)
+	if err != nil || p.breaks() > before {
+		logs := filepath.Join(os.TempDir(), "paymentd-scenario-logs", p.Name, s.label)
 		p.say("%s: logs are kept in %s", s.label, logs)
 		err = errors.Join(err, p.rig.Logs(logs))
 	}
 	return err
+}
+
+// together plays parts at the same time, each on a system of its own; the report has them in their order.
+func (p *play) together(ctx context.Context, parts ...func(context.Context, *play) error) error {
+	var all sync.WaitGroup
+	children, failed := make([]*play, len(parts)), make([]error, len(parts))
+	for i, part := range parts {
+		children[i] = &play{plan: p.plan, report: &report{Name: p.Name, begun: p.begun}, out: p.out}
+		all.Go(func() { failed[i] = part(ctx, children[i]) })
+	}
+	all.Wait()
+	for _, c := range children {
+		p.join(c.report)
+	}
+	return errors.Join(failed...)
+}
+
+// inTurn plays parts one after the other; in a short run, where no time is judged, at the same time.
+func (p *play) inTurn(ctx context.Context, parts ...func(context.Context, *play) error) error {
+	if p.short() {
+		return p.together(ctx, parts...)
+	}
+	for _, part := range parts {
+		if err := part(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settleWithin is how long recovery has when nobody helps, leases of the dead included.

@@ -36,15 +36,15 @@ type report struct {
 	Rows    []row    `json:"rows"`
 	Broken  []string `json:"broken"`
 
-	mu    *sync.Mutex
+	mu    sync.Mutex
 	begun time.Time
 	chart plot.Chart
 }
 
-func newReport(p plan, s scenario) report {
-	return report{
+func newReport(p plan, s scenario) *report {
+	return &report{
 		Name: s.name, Title: s.title, Date: time.Now().Format(time.DateOnly), Machine: machine(), Scale: p.scale, Load: []string{loadAverage()},
-		Broken: []string{}, mu: &sync.Mutex{}, begun: time.Now(), chart: plot.Chart{Title: strings.ToUpper(s.name) + ": " + s.title},
+		Broken: []string{}, begun: time.Now(), chart: plot.Chart{Title: strings.ToUpper(s.name) + ": " + s.title},
 	}
 }
 
@@ -115,6 +115,23 @@ func (r *report) broke(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
+}
+
+// breaks counts what is broken.
+func (r *report) breaks() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.Broken)
+}
+
+// join takes over what a part under way at the same time has seen.
+func (r *report) join(part *report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Rows = append(r.Rows, part.Rows...)
+	r.Broken = append(r.Broken, part.Broken...)
+	r.chart.Series = append(r.chart.Series, part.chart.Series...)
+	r.chart.Marks = append(r.chart.Marks, part.chart.Marks...)
 }
 
 // draw puts a series into the picture.

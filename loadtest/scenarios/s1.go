@@ -30,24 +30,24 @@ func s1Latency(p *play) time.Duration { return p.time(5*time.Second, 1500*time.M
 // s1 is a gateway that takes 5 s, in front of two architectures that fail and ours.
 func s1(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel = "seconds since the first call", "approved of 150"
-	var both sync.WaitGroup
-	failed := make([]error, 2)
-	for i, a := range []baseline.Architecture{baseline.InsideTransaction, baseline.AfterCommit} {
-		both.Go(func() { failed[i] = p.s1Baseline(ctx, a) })
-	}
-	both.Wait()
-	if err := errors.Join(failed...); err != nil {
-		return err
-	}
-	slow := tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(s1Latency(p))}
-	gateway := tosssim.Options{Faults: []tosssim.Fault{slow}}
-	err := p.on(ctx, system{label: "ours", settings: []string{setting("RATE_LIMIT", 0), setting("BULKHEAD", 0)}, gateway: gateway}, func(ctx context.Context) error {
-		return p.s1Ours(ctx, "ours", 0)
-	})
+	err := p.together(ctx,
+		func(ctx context.Context, p *play) error { return p.s1Baseline(ctx, baseline.InsideTransaction) },
+		func(ctx context.Context, p *play) error { return p.s1Baseline(ctx, baseline.AfterCommit) },
+	)
 	if err != nil {
 		return err
 	}
-	return p.on(ctx, system{label: "S1b", gateway: gateway}, func(ctx context.Context) error { return p.s1Ours(ctx, "S1b", 30) })
+	gateway := tosssim.Options{Faults: []tosssim.Fault{{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(s1Latency(p))}}}
+	return p.inTurn(ctx,
+		func(ctx context.Context, p *play) error {
+			s := system{label: "ours", settings: []string{setting("RATE_LIMIT", 0), setting("BULKHEAD", 0)}, gateway: gateway}
+			return p.on(ctx, s, func(ctx context.Context) error { return p.s1Ours(ctx, "ours", 0) })
+		},
+		func(ctx context.Context, p *play) error {
+			s := system{label: "S1b", gateway: gateway}
+			return p.on(ctx, s, func(ctx context.Context) error { return p.s1Ours(ctx, "S1b", 30) })
+		},
+	)
 }
 
 // s1Play is the load of S1 at whatever confirms.

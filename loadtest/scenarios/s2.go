@@ -12,10 +12,12 @@ import (
 // s2 is a gateway that accepts confirms and never answers; lookups and cancels are well.
 func s2(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the scenario began", "seconds until answered", true
-	if err := p.on(ctx, p.s2System("S2a", setting("BREAKER_WINDOW", 0)), p.s2a); err != nil {
-		return err
-	}
-	return p.on(ctx, p.s2System("S2b"), p.s2b)
+	return p.inTurn(ctx,
+		func(ctx context.Context, p *play) error {
+			return p.on(ctx, p.s2System("S2a", setting("BREAKER_WINDOW", 0)), p.s2a)
+		},
+		func(ctx context.Context, p *play) error { return p.on(ctx, p.s2System("S2b"), p.s2b) },
+	)
 }
 
 func (p *play) s2System(label string, more ...string) system {

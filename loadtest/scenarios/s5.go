@@ -18,15 +18,19 @@ const s5Slots, s5Burst, s5Rate = 20, 20, 30
 // s5 is the profile layered: a bulkhead, a limiter, one retry inside the breaker.
 func s5(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the scenario began", "seconds until answered", true
-	if err := p.on(ctx, system{label: "load", profile: "layered", settings: []string{setting("DB_ACQUIRE_TIMEOUT", "10s")}}, p.s5Load); err != nil {
-		return err
-	}
-	if err := p.on(ctx, system{label: "faults", profile: "layered", settings: []string{setting("RETRY_DELAY", time.Second)}}, p.s5Faults); err != nil {
-		return err
-	}
 	// Three tokens for three trials, and no more within the part; recovery stays out of it.
-	open := []string{setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"), setting("RESEND_WITHIN", 0)}
-	return p.on(ctx, system{label: "open breaker", profile: "layered", settings: open}, p.s5Open)
+	bucket := []string{setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"), setting("RESEND_WITHIN", 0)}
+	return p.inTurn(ctx,
+		func(ctx context.Context, p *play) error {
+			return p.on(ctx, system{label: "load", profile: "layered", settings: []string{setting("DB_ACQUIRE_TIMEOUT", "10s")}}, p.s5Load)
+		},
+		func(ctx context.Context, p *play) error {
+			return p.on(ctx, system{label: "faults", profile: "layered", settings: []string{setting("RETRY_DELAY", time.Second)}}, p.s5Faults)
+		},
+		func(ctx context.Context, p *play) error {
+			return p.on(ctx, system{label: "open breaker", profile: "layered", settings: bucket}, p.s5Open)
+		},
+	)
 }
 
 // s5Load is a burst of 100 at a slow gateway, then 80 per second at a fast one, with somebody reading all the while.

@@ -16,28 +16,33 @@ const s6Callers = 20
 // s6 is a commit that fails after the gateway has taken the money, under both policies.
 func s6(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel = "seconds since the scenario began", "seconds until answered"
+	var parts []func(context.Context, *play) error
 	for _, policy := range []string{"hold", "cancel"} {
-		settings := append(unlimited(),
+		parts = append(parts, func(ctx context.Context, p *play) error {
+			s := p.s6System("b "+policy, policy)
+			return p.on(ctx, s, func(ctx context.Context) error { return p.s6Held(ctx, s.label) })
+		}, func(ctx context.Context, p *play) error {
+			s := p.s6System("a "+policy, policy)
+			return p.on(ctx, s, func(ctx context.Context) error { return p.s6Stopped(ctx, s.label, policy) })
+		})
+	}
+	return p.together(ctx, parts...)
+}
+
+func (p *play) s6System(label, policy string) system {
+	return system{
+		label: label, gateway: tosssim.Options{Faults: []tosssim.Fault{{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(p.s6Latency())}}},
+		settings: append(unlimited(),
 			setting("ON_COMMIT_FAILURE", policy), setting("COMMIT_WITHIN", p.s6CommitWithin()), setting("ANSWER_WITHIN", 10*time.Second),
 			setting("DB_ACQUIRE_TIMEOUT", p.time(2*time.Second, 500*time.Millisecond)), setting("RATE_WAIT", 0), setting("RETRY_MAX", 0),
-			setting("TOSS_CONFIRM_TIMEOUT", p.time(15*time.Second, 4*time.Second)), setting("TOSS_CANCEL_TIMEOUT", p.time(15*time.Second, 2*time.Second)),
-			setting("TOSS_LOOKUP_TIMEOUT", p.time(5*time.Second, time.Second)))
-		gateway := tosssim.Options{Faults: []tosssim.Fault{{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(p.s6Latency())}}}
-		b := system{label: "b " + policy, settings: settings, gateway: gateway}
-		if err := p.on(ctx, b, func(ctx context.Context) error { return p.s6Held(ctx, b.label) }); err != nil {
-			return err
-		}
-		a := system{label: "a " + policy, settings: settings, gateway: gateway}
-		if err := p.on(ctx, a, func(ctx context.Context) error { return p.s6Stopped(ctx, a.label, policy) }); err != nil {
-			return err
-		}
+			setting("TOSS_CONFIRM_TIMEOUT", p.time(15*time.Second, 3*time.Second)), setting("TOSS_CANCEL_TIMEOUT", p.time(15*time.Second, 1500*time.Millisecond)),
+			setting("TOSS_LOOKUP_TIMEOUT", p.time(5*time.Second, time.Second))),
 	}
-	return nil
 }
 
 func (p *play) s6Latency() time.Duration { return p.time(3*time.Second, 1500*time.Millisecond) }
 
-func (p *play) s6CommitWithin() time.Duration { return p.time(8*time.Second, 4*time.Second) }
+func (p *play) s6CommitWithin() time.Duration { return p.time(8*time.Second, 3*time.Second) }
 
 // s6Flight confirms s6Callers orders and returns when all are at the gateway; wait returns their answers.
 func (p *play) s6Flight(ctx context.Context, kind string) (wait func() []reply, err error) {
@@ -54,7 +59,7 @@ func (p *play) s6Held(ctx context.Context, label string) error {
 		return err
 	}
 	var holders sync.WaitGroup
-	held, released := p.time(6*time.Second, 2500*time.Millisecond), make(chan struct{})
+	held, released := p.time(6*time.Second, 2*time.Second), make(chan struct{})
 	holders.Go(func() {
 		defer close(released)
 		_ = p.rig.Session(ctx, `BEGIN`, `LOCK payments IN ACCESS EXCLUSIVE MODE`, fmt.Sprintf(`SELECT pg_sleep(%f)`, held.Seconds()))
