@@ -58,7 +58,7 @@ func (p *play) s8(ctx context.Context) error {
 	return p.s8Refusals(ctx, first, last)
 }
 
-// s8Step lets n callers confirm in a closed loop and measures what began after the first fifth.
+// s8Step lets n callers confirm in a closed loop and measures what ended after the first fifth.
 func (p *play) s8Step(ctx context.Context, n int, want string, next func(worker, i int) rig.Order) step {
 	length := p.time(12*time.Second, 1500*time.Millisecond)
 	begin, s := time.Now(), step{callers: n}
@@ -69,13 +69,12 @@ func (p *play) s8Step(ctx context.Context, n int, want string, next func(worker,
 	for worker := range n {
 		callers.Go(func() {
 			for i := 0; time.Now().Before(to) && ctx.Err() == nil; i++ {
-				asked := time.Now()
 				r := p.confirm(ctx, next(worker, i))
 				mu.Lock()
 				if r.word() != want {
 					s.other++
 				}
-				if asked.After(from) && time.Now().Before(to) {
+				if now := time.Now(); now.After(from) && now.Before(to) {
 					all = append(all, r)
 				}
 				mu.Unlock()
@@ -163,7 +162,7 @@ func (p *play) s8Memory(ctx context.Context, n int) error {
 		return err
 	}
 	all, done := orders("s8-wait", n), make(chan []reply, 2)
-	var live [2]float64
+	var live [2]memory
 	for i, some := range [][]rig.Order{all[:n/4], all[n/4:]} {
 		want := []int{n / 4, n}[i]
 		go func() { done <- p.volley(ctx, some) }()
@@ -174,17 +173,24 @@ func (p *play) s8Memory(ctx context.Context, n int) error {
 	}
 	running := int(p.at(tosssim.OpConfirm).Running)
 	replies := slices.Concat(<-done, <-done)
-	each := (live[1] - live[0]) / 1024 / float64(n-n/4)
-	p.goal(fmt.Sprintf("memory per waiting confirm, %d of %d still waiting", running, n), "-", fmt.Sprintf("%.1f KiB", each), each <= 40 && running == n)
+	per := 1 / 1024.0 / float64(n-n/4)
+	heap, stacks, routines := (live[1].heap-live[0].heap)*per, (live[1].stacks-live[0].stacks)*per, (live[1].routines-live[0].routines)*1024*per
+	p.goal(fmt.Sprintf("memory per waiting confirm, %d of %d still waiting", running, n), "-",
+		fmt.Sprintf("%.1f KiB: heap %.1f, stacks %.1f of %.1f goroutines", heap+stacks, heap, stacks, routines), heap+stacks <= 40 && running == n)
 	p.equal("waiting confirms that were not paid", "-", n-len(only(replies, "200 PAID")), 0)
 	return p.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(s8Gateway)})
 }
 
-// s8Live is heap and stacks in bytes after a collection.
-func (p *play) s8Live(ctx context.Context) float64 {
-	for range 2 { // the second one frees what the first one found with a finalizer
+// memory is what lives in paymentd, in bytes, and its goroutines.
+type memory struct {
+	heap, stacks, routines float64
+}
+
+// s8Live is the memory after collections: each of them halves stacks that have become too large.
+func (p *play) s8Live(ctx context.Context) memory {
+	for range 4 {
 		_, _ = p.in.Call(ctx, rig.Request{Method: http.MethodGet, Path: "/debug/pprof/heap?gc=1", Private: true})
 	}
 	m := p.metrics(ctx)
-	return m["go_memstats_heap_alloc_bytes"] + m["go_memstats_stack_inuse_bytes"]
+	return memory{m["go_memstats_heap_alloc_bytes"], m["go_memstats_stack_inuse_bytes"], m["go_goroutines"]}
 }
