@@ -121,20 +121,22 @@ func (p *program) gatewayOptions() pg.Options {
 // doors makes the handlers of both listeners.
 func (p *program) doors() (public, private http.Handler, err error) {
 	shared := web.NewMetrics(p.registry)
+	var breaker operator.Breaker
+	var state func() string
+	if p.config.BreakerWindow > 0 {
+		breaker = breakerSwitch{p.gateway.Breaker()}
+		state = breaker.State
+	}
 	public, err = httpapi.New(httpapi.Deps{
 		Confirm: p.confirm, Cancel: p.confirm, Read: p.store, Sync: p.recovery, Hints: p.hints, Incidents: p.store, Keys: p.keys,
-		Log: p.log, HTTP: shared,
-		Registry: p.registry,
+		Log: p.log, HTTP: shared, Registry: p.registry, Breaker: state,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	d := operator.Deps{
 		Checks:   []operator.Check{{Name: "database", Run: p.store.Ping}, {Name: "migrations", Run: p.migrated}},
-		Draining: p.draining.Load, Gatherer: p.registry, Keys: p.keys, Log: p.log, HTTP: shared,
-	}
-	if p.config.BreakerWindow > 0 {
-		d.Breaker = breakerSwitch{p.gateway.Breaker()}
+		Draining: p.draining.Load, Gatherer: p.registry, Keys: p.keys, Log: p.log, HTTP: shared, Breaker: breaker,
 	}
 	private, err = operator.New(d)
 	return public, private, err

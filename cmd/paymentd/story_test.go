@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -125,4 +126,52 @@ func storm(t *testing.T, n int, do func(i int) (answer, error)) (answers []answe
 		}
 	}
 	return answers, first
+}
+
+// TestRequestEvent: one line tells a confirm whole, and one more what became of it when its caller could not wait.
+func TestRequestEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "PAYMENTD_ANSWER_WITHIN=1s")
+	in := w.start()
+	o := newOrder("event")
+	in.confirm(o).want(t, 200, "PAID")
+	late := newOrder("late")
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(1500 * time.Millisecond)})
+	in.confirm(late).want(t, 202, "PENDING")
+	w.becomes(late, "PAID")
+
+	event := w.logged(t, "request", o)
+	for field, want := range map[string]any{
+		"status": 200.0, "result": "approved", "attempts": 1.0, "breaker": "closed", "key": "shop", "route": "/payments/confirm",
+	} {
+		if event[field] != want {
+			t.Errorf("%s: %v, want %v", field, event[field], want)
+		}
+	}
+	for _, field := range []string{"request_id", "trace_id", "gateway_ms", "db_ms", "own_ms"} {
+		if event[field] == nil || event[field] == "" {
+			t.Errorf("the event lacks %s", field)
+		}
+	}
+	if e := w.logged(t, "request", late); e["result"] != "pending_running" {
+		t.Errorf("the early answer is logged as %v", e)
+	}
+	if e := w.logged(t, "confirm ended after its caller was answered", late); e["result"] != "approved" || e["attempts"] != 1.0 {
+		t.Errorf("the late end is logged as %v", e)
+	}
+}
+
+// logged finds the log line with this message about this order.
+func (w *world) logged(t *testing.T, message string, o order) (line map[string]any) {
+	t.Helper()
+	eventually(t, "a log line "+message, func() bool {
+		for text := range strings.Lines(w.log.String()) {
+			line = nil
+			if json.Unmarshal([]byte(text), &line) == nil && line["msg"] == message && line["order_id"] == o.id {
+				return true
+			}
+		}
+		return false
+	})
+	return line
 }

@@ -16,6 +16,8 @@ type Answer struct {
 	// Gateway and DB are the time this confirm spent there; Attempts counts the tries at Toss.
 	Gateway, DB time.Duration
 	Attempts    int
+	// TraceID is Toss's name for its last word in this confirm.
+	TraceID string
 }
 
 // retryHint is what a 202 or a refusal without a better knowledge asks to wait.
@@ -89,7 +91,7 @@ func failedAnswer(p payment.Payment) (Answer, error) {
 
 // replayed turns an answer into that of a duplicate.
 func replayed(a Answer) Answer {
-	a.Replayed, a.Gateway, a.DB, a.Attempts = true, 0, 0, 0
+	a.Replayed, a.Gateway, a.DB, a.Attempts, a.TraceID = true, 0, 0, 0, ""
 	if a.Result == payment.ResultApproved {
 		a.Result = payment.ResultReplayed
 	}

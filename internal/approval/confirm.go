@@ -65,7 +65,12 @@ func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
 	s.contain(ctx, f.order, func() {
 		a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
 	})
-	told := s.flights.land(f, a, err) || err == nil && a.Payment.Status.Unfinished()
+	late := s.flights.land(f, a, err)
+	if late { // its request has been logged without this
+		s.log.InfoContext(ctx, "confirm ended after its caller was answered", "order_id", f.order.OrderID, "result", string(a.Result),
+			"attempts", a.Attempts, "gateway_ms", a.Gateway.Milliseconds(), "db_ms", a.DB.Milliseconds(), "trace_id", a.TraceID, "error", err)
+	}
+	told := late || err == nil && a.Payment.Status.Unfinished()
 	if told && !a.Payment.Told && a.Payment.Status != payment.Paid && a.Payment.Status != payment.Canceled {
 		s.contain(ctx, f.order, func() { s.markTold(ctx, f.order) })
 	}
@@ -107,6 +112,7 @@ type work struct {
 	gatewayT  time.Duration
 	dbT       time.Duration
 	attempts  int
+	traceID   string
 }
 
 // confirm is the way of one request: refuse early, reserve, send, conclude, commit.
@@ -187,7 +193,7 @@ func (w *work) overLimit(ctx context.Context, wait time.Duration) (Answer, error
 
 func (w *work) stamp(a Answer) Answer {
 	if !a.Replayed {
-		a.Gateway, a.DB, a.Attempts = w.gatewayT, w.dbT, w.attempts
+		a.Gateway, a.DB, a.Attempts, a.TraceID = w.gatewayT, w.dbT, w.attempts, w.traceID
 	}
 	return a
 }

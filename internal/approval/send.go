@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,6 +16,7 @@ func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
 	w.attempts += sequence.attempts
 	w.gatewayT += sequence.took
 	w.dbT += sequence.dbT
+	w.traceID = cmp.Or(c.Observation.TraceID, c.Last.Observation.TraceID)
 	p = sequence.payment
 	switch c.Verdict {
 	case payment.VerdictSettle:

@@ -29,7 +29,10 @@ func (a *api) confirm(w http.ResponseWriter, r *http.Request) error {
 	}
 	e.OrderID = order.OrderID
 	answer, err := a.confirmed(r.Context(), order)
-	e.Attempts, e.Gateway, e.DB = answer.Attempts, answer.Gateway, answer.DB
+	e.Attempts, e.Gateway, e.DB, e.TraceID = answer.Attempts, answer.Gateway, answer.DB, answer.TraceID
+	if a.Breaker != nil {
+		e.Breaker = a.Breaker()
+	}
 	if answer.Replayed {
 		w.Header().Set("Idempotent-Replayed", "true")
 	}

@@ -13,7 +13,7 @@ import (
 	"paymentd/internal/web"
 )
 
-// Deps are the parts that the door needs; all are required.
+// Deps are the parts that the door needs; all but Breaker are required.
 type Deps struct {
 	Confirm   Confirmer
 	Cancel    Canceler
@@ -26,6 +26,8 @@ type Deps struct {
 	// HTTP are the request metrics, shared with the private door; Registry takes the door's own.
 	HTTP     *web.Metrics
 	Registry prometheus.Registerer
+	// Breaker names the state of the gateway's breaker for the log; nil where there is none.
+	Breaker func() string
 }
 
 // api holds what the handlers use.

@@ -34,14 +34,14 @@ func TestTrap26_OneLogLine(t *testing.T) {
 	f.For(web.Roles{web.Operator}, http.MethodPost, "/orders/{id}", func(_ http.ResponseWriter, r *http.Request) error {
 		e := web.EventOf(r.Context())
 		e.OrderID, e.Result, e.Action = "order-1", payment.ResultBusy, "sync"
-		e.Attempts, e.Gateway, e.DB = 2, 1500*time.Microsecond, time.Hour
+		e.Attempts, e.Gateway, e.DB, e.TraceID, e.Breaker = 2, 1500*time.Microsecond, time.Hour, "trace-1", "closed"
 		return fmt.Errorf("outer: %w", &payment.Error{Code: payment.CodeBusy, Public: "Busy.", Err: errors.New("the cause")})
 	})
 	f.send(t, http.MethodPost, "/orders/7", "", bearer(operatorSecret))
 	want := map[string]any{
 		"level": "WARN", "msg": "request", "method": "POST", "route": "/orders/{id}", "status": 503.0, "code": "busy",
 		"request_id": "req-1", "key": "dev", "order_id": "order-1", "result": "busy", "action": "sync",
-		"attempts": 2.0, "gateway_ms": 1.5, "db_ms": 3.6e6, "error": "outer: busy: Busy.: the cause",
+		"attempts": 2.0, "gateway_ms": 1.5, "db_ms": 3.6e6, "trace_id": "trace-1", "breaker": "closed", "error": "outer: busy: Busy.: the cause",
 	}
 	if diff := cmp.Diff(want, f.log.one(t)); diff != "" {
 		t.Errorf("log line (-want +got):\n%s", diff)

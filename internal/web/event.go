@@ -26,6 +26,8 @@ type Event struct {
 	// Attempts counts the tries at the gateway; Gateway and DB are the time spent there.
 	Attempts    int
 	Gateway, DB time.Duration
+	// TraceID is Toss's name for its last word; Breaker the state of the gateway's breaker at the end.
+	TraceID, Breaker string
 	// Action names what an operator did, for the audit, or what became of a webhook; empty otherwise.
 	Action string
 
@@ -85,6 +87,8 @@ func (e *Event) attrs(took time.Duration) []slog.Attr {
 			slog.Float64("db_ms", Milliseconds(e.DB)),
 		)
 	}
+	add("breaker", e.Breaker)
+	add("trace_id", e.TraceID)
 	attrs = append(attrs, slog.Float64("own_ms", Milliseconds(e.Own(took))))
 	if e.clientGone {
 		attrs = append(attrs, slog.Bool("client_gone", true))
