@@ -6,6 +6,7 @@
 // Run:      k6 run duplicate-storm.js                  RATE=1 storm at a time, DURATION=20s
 // Read:     storms is how many orders went through it; replayed is 99 for each.
 import { check } from 'k6';
+import http from 'k6/http';
 import { Counter } from 'k6/metrics';
 
 import { always, begin, end, patience, verify } from './lib/money.js';
@@ -17,6 +18,8 @@ const callers = 100;
 const storms = new Counter('storms');
 const replayed = new Counter('replayed');
 
+http.setResponseCallback(http.expectedStatuses(200, 409));
+
 /** @type {import('k6/options').Options} */
 export const options = {
   ...patience,
@@ -27,6 +30,7 @@ export const options = {
   },
   thresholds: {
     ...always,
+    http_req_failed: ['rate==0'],
     storms: ['count>0'],
     payment_latency: ['max<10500'],
   },

@@ -6,6 +6,7 @@
 // Run:      k6 run limits.js                           RATE=80 DURATION=10s; SLOTS=20 BURST=20 LIMIT=30 say what is set
 // Read:     paid against refused; payment_latency{word:busy} is milliseconds, {phase:burst} the gateway's 5 s.
 import { check, sleep } from 'k6';
+import http from 'k6/http';
 import { Counter, Trend } from 'k6/metrics';
 
 import { always, begin, end, patience, verify } from './lib/money.js';
@@ -27,6 +28,8 @@ const paid = new Counter('paid');
 const busy = new Counter('busy');
 const readLatency = new Trend('read_latency', true);
 
+http.setResponseCallback(http.expectedStatuses(200, 503));
+
 /** @type {import('k6/options').Options} */
 export const options = {
   ...patience,
@@ -41,6 +44,7 @@ export const options = {
   },
   thresholds: {
     ...always,
+    http_req_failed: ['rate==0'],
     busy: ['count>0'],
     paid: [`count>=${slots}`],
     // Refused at once: before the gateway, which takes 5 s, has answered anybody.

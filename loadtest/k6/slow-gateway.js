@@ -5,7 +5,7 @@
 // paymentd: deploy/profiles/default.env with PAYMENTD_RATE_LIMIT=0 PAYMENTD_BULKHEAD=0 (S1), or as it is (S1b: then
 //           WAIT=4s, because a burst above the rate waits its turn). PAYMENTD_DB_MAX_CONNS=10 is the default.
 // Run:      k6 run slow-gateway.js                     DURATION=90s between the volleys, WAIT=0s, GATEWAY=5s
-// Read:     payment_latency{word:PAID} has 150 values. Systems that call the gateway inside a transaction, or write
+// Read:     paid is 150. Systems that call the gateway inside a transaction, or write
 //           notices on a second connection, got 20 and 27 of 150.
 import { check, sleep } from 'k6';
 import { Counter } from 'k6/metrics';
@@ -73,7 +73,7 @@ export function look() {
   const until = Date.now() + (gateway + wait) * 1000;
   let most = 0;
   let held = -1;
-  while (Date.now() < until && !(most > 0 && held === 0 && (most === all || wait > 0))) {
+  while (Date.now() < until && !(most === all && held === 0)) {
     sleep(0.2);
     const running = count('confirm').running;
     if (running >= most && running > 0) {
@@ -82,7 +82,7 @@ export function look() {
     }
   }
   console.log(`${most} of ${all} waited at the gateway, ${held} database connections in use`);
-  check(most, { 'all wait at the gateway at once': (n) => n === all || wait > 0 });
+  check(most, { 'all wait at the gateway at once': (n) => n === all });
   check(held, { 'no connection is in use meanwhile': (n) => n === 0 });
 }
 
