@@ -24,13 +24,15 @@ const paid = new Counter('paid');
 const scenarios = {};
 /** @type {Record<string, string[]>} */
 const perStep = {};
-for (const [i, vus] of steps.entries()) {
+let start = 0;
+for (const vus of steps) {
   scenarios[`vus_${vus}`] = {
-    executor: 'constant-vus', vus, duration: after(each), startTime: after(i * (each + gap)), tags: { step: String(vus) },
+    executor: 'constant-vus', vus, duration: after(each), startTime: after(start), tags: { step: String(vus) },
   };
   perStep[`paid{step:${vus}}`] = ['count>0'];
-  // All but the first depend on the machine and are only reported.
-  perStep[`payment_latency{step:${vus}}`] = i === 0 ? [`med<${gateway * 1500}`, `min>=${gateway * 1000}`] : [`min>=${gateway * 1000}`];
+  // Where the knee is depends on the machine and is only reported; nobody waits longer than ANSWER_WITHIN.
+  perStep[`payment_latency{step:${vus}}`] = [`min>=${gateway * 1000}`, 'max<10500'];
+  start += each + gap;
 }
 
 /** @type {import('k6/options').Options} */

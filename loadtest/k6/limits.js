@@ -48,7 +48,7 @@ export const options = {
     busy: ['count>0'],
     paid: [`count>=${slots}`],
     // Refused at once: before the gateway, which takes 5 s, has answered anybody.
-    'payment_latency{word:busy}': [`max<${slow * 1000}`, 'med<500'],
+    'payment_latency{word:busy}': [`max<${slow * 1000}`, `med<${slow * 200}`],
     read_latency: [`max<${slow * 1000}`, 'med<100'],
   },
 };

@@ -2,11 +2,15 @@ package k6
 
 import (
 	"bufio"
+	"context"
+	"encoding/json"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,25 +61,82 @@ func TestRun(t *testing.T) {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	for _, name := range scripts(t) {
-		found := false
-		for _, r := range runs {
-			found = found || r.script == name
-		}
-		if !found {
+		if !slices.ContainsFunc(runs, func(r short) bool { return r.script == name }) {
 			t.Errorf("%s: no short run", name)
 		}
 	}
 	for _, r := range runs {
 		t.Run(r.script, func(t *testing.T) {
-			doors := stack(t, filepath.Join(bin, "devstack"), append(profile(t, r.profile), r.settings...))
-			run := exec.CommandContext(t.Context(), k6, "run", "--no-color", "--quiet", r.script)
-			run.Env = append(append(os.Environ(), "K6_NO_USAGE_REPORT=true"), append(doors, r.env...)...)
-			out, err := run.CombinedOutput()
+			out, err := r.run(t, k6, stack(t, bin, append(profile(t, r.profile), r.settings...)))
 			t.Logf("%s", out)
 			if err != nil {
 				t.Errorf("k6: %v", err)
 			}
 		})
+	}
+	t.Run("money given back behind our back", func(t *testing.T) {
+		doors := stack(t, bin, profile(t, "default"))
+		done := make(chan error, 1)
+		go func() { done <- giveBack(t.Context(), doors.control) }()
+		out, err := runs[0].run(t, k6, doors)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err == nil || !strings.Contains(out, "1 cancels: nothing here gives money back") || !strings.Contains(out, "paymentd says") {
+			t.Errorf("k6 ended with %v and did not find the cancel:\n%s", err, out)
+		}
+	})
+}
+
+// run lets k6 run the script and returns what it printed; the error is that of its status.
+func (r short) run(t *testing.T, k6 string, at doors) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), k6, "run", "--no-color", "--quiet", r.script)
+	cmd.Env = slices.Concat(os.Environ(), []string{
+		"K6_NO_USAGE_REPORT=true", "BASE_URL=" + at.public, "ADMIN_URL=" + at.private, "CONTROL_URL=" + at.control,
+		"CHECKOUT_KEY=" + at.checkout, "OPERATOR_KEY=" + at.operator,
+	}, r.env)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// giveBack waits for a payment of the script and cancels it at the gateway.
+func giveBack(ctx context.Context, control string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	call := func(method, path, body string, into any) error {
+		req, err := http.NewRequestWithContext(ctx, method, control+"/control/"+path, strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		return json.NewDecoder(res.Body).Decode(into)
+	}
+	for {
+		var ledger struct {
+			Payments []struct {
+				PaymentKey string
+				Balance    int64
+			}
+		}
+		if err := call(http.MethodGet, "ledger", "", &ledger); err != nil {
+			return err
+		}
+		for _, p := range ledger.Payments {
+			if strings.HasPrefix(p.PaymentKey, "test_o-") && p.Balance > 0 {
+				var answer map[string]any
+				return call(http.MethodPost, "cancel", `{"paymentKey":"`+p.PaymentKey+`"}`, &answer)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 }
 
@@ -91,8 +152,11 @@ func profile(t *testing.T, name string) (set []string) {
 
 var doorsTold = regexp.MustCompile(`(?s)public\s+(http://\S+).*?private\s+(http://\S+).*?simulator\s+(http://\S+)/control\s.*?checkout (\S+)\s+operator (\S+)`)
 
-// stack starts PostgreSQL, the simulator and paymentd, and returns the addresses and keys that it tells.
-func stack(t *testing.T, devstack string, settings []string) []string {
+// doors are the addresses and keys of a stack.
+type doors struct{ public, private, control, checkout, operator string }
+
+// stack starts PostgreSQL, the simulator and paymentd, and returns what devstack tells of them.
+func stack(t *testing.T, bin string, settings []string) doors {
 	t.Helper()
 	data, err := os.MkdirTemp("", "k6-test-") //nolint:usetesting // t.TempDir is closed to the user who runs PostgreSQL for root
 	if err != nil {
@@ -102,7 +166,7 @@ func stack(t *testing.T, devstack string, settings []string) []string {
 	if err := os.Chmod(data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(devstack, "--data", data)
+	cmd := exec.Command(filepath.Join(bin, "devstack"), "--data", data)
 	cmd.Env = append(os.Environ(), settings...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -136,11 +200,9 @@ func stack(t *testing.T, devstack string, settings []string) []string {
 		}
 	})
 	guide := <-told
-	doors := doorsTold.FindStringSubmatch(guide)
-	if doors == nil {
+	d := doorsTold.FindStringSubmatch(guide)
+	if d == nil {
 		t.Fatalf("devstack did not tell its doors:\n%s", guide)
 	}
-	return []string{
-		"BASE_URL=" + doors[1], "ADMIN_URL=" + doors[2], "CONTROL_URL=" + doors[3], "CHECKOUT_KEY=" + doors[4], "OPERATOR_KEY=" + doors[5],
-	}
+	return doors{public: d[1], private: d[2], control: d[3], checkout: d[4], operator: d[5]}
 }
