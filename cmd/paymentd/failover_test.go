@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -77,6 +78,26 @@ func TestFailoverUnderLoad(t *testing.T) {
 	}
 }
 
+// TestStandbyGone: while the synchronous standby is away nothing is sent, since a failover would lose the reservation; as
+// soon as commits wait for nobody the payment is made.
+func TestStandbyGone(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, devdb.Replicated(t, migrated()), tosssim.Options{}, append(quick, "PAYMENTD_DB_STATEMENT_TIMEOUT=500ms")...)
+	in := w.start()
+	in.confirm(newOrder("known")).want(t, 200, "PAID")
+	if err := w.db.Standby.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	o := newOrder("alone")
+	in.confirm(o).want(t, 202, "PENDING")
+	w.equal("sent without a replicated reservation", int(w.sent())-1, 0)
+	w.system("RESET synchronous_standby_names")
+	w.settles(o, "PAID")
+	w.equal("approvals", w.entry(o).Approvals, 1)
+	in.confirm(newOrder("after")).want(t, 200, "PAID")
+	w.ledgerHolds()
+}
+
 // keptPromise compares what a caller was told in a failover with what became of the payment.
 func (w *world) keptPromise(o order, a answer, policy string) {
 	w.t.Helper()
@@ -136,7 +157,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	giving := w.start("PAYMENTD_ON_COMMIT_FAILURE=cancel")
 	in.confirm(newOrder("known")).want(t, 200, "PAID")
 	w.writes(false)
-	in.call("GET", in.admin+"/readyz", "", "").want(t, 503, "")
+	eventually(t, "not ready", func() bool { return in.call("GET", in.admin+"/readyz", "", "").status == 503 })
 	in.call("GET", in.admin+"/livez", "", "").want(t, 200, "")
 	o := newOrder("readonly")
 	in.confirm(o).want(t, 503, "db_unavailable")
@@ -171,22 +192,26 @@ func TestReadOnlyDatabase(t *testing.T) {
 // writes makes the server read-only for all sessions, as a demotion behind one address does, or takes that back.
 func (w *world) writes(on bool) {
 	w.t.Helper()
-	conn, err := pgx.Connect(w.t.Context(), w.db.DSN)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer conn.Close(w.t.Context())
-	for _, sql := range []string{
-		"ALTER SYSTEM SET default_transaction_read_only = " + map[bool]string{true: "off", false: "on"}[on],
-		"SELECT pg_reload_conf()",
-	} {
-		if _, err := conn.Exec(w.t.Context(), sql); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	conn := w.system("SET default_transaction_read_only = " + map[bool]string{true: "off", false: "on"}[on])
 	eventually(w.t, "the setting is heard", func() bool {
 		var now string
 		err := conn.QueryRow(w.t.Context(), "SHOW default_transaction_read_only").Scan(&now)
 		return err == nil && (now == "off") == on
 	})
+}
+
+// system changes a setting of the server for all sessions. The returned connection ends with the test.
+func (w *world) system(change string) *pgx.Conn {
+	w.t.Helper()
+	conn, err := pgx.Connect(w.t.Context(), w.db.DSN)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	for _, sql := range []string{"ALTER SYSTEM " + change, "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(w.t.Context(), sql); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return conn
 }

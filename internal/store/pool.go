@@ -127,7 +127,12 @@ func (c *lentConn) run(ctx context.Context, do func(context.Context, *lentConn) 
 	defer c.release()
 	ctx, cancel := context.WithTimeout(ctx, c.pool.limit)
 	defer cancel()
+	conn := c.Conn.Conn().PgConn()
+	delete(conn.CustomData(), alone)
 	err := do(ctx, c)
+	if err == nil && conn.CustomData()[alone] != nil {
+		return errNotReplicated
+	}
 	if readOnly(err) {
 		// The primary is elsewhere by now, and the other connections of the pool lead to this server too.
 		c.pool.conns.Reset()
@@ -142,6 +147,21 @@ func (c *lentConn) release() {
 
 // errReadOnly means that the server takes no writes: a standby, or one with default_transaction_read_only.
 var errReadOnly = errors.New("the server is read-only (a standby?)")
+
+// errNotReplicated means that a statement has committed on the primary, and not on the synchronous standby that it had
+// to wait for: a failover would lose it.
+var errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it in time")
+
+// alone marks a connection whose statement was not replicated.
+const alone = "paymentd.alone"
+
+// hearNotReplicated hears PostgreSQL's one word on that: the cancel request that ends a wait for the standby lets the
+// statement succeed, with a warning. Neither its SQLSTATE nor its translated text tells it from others; its place does.
+func hearNotReplicated(conn *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		conn.CustomData()[alone] = true
+	}
+}
 
 // writable refuses a server that cannot keep a payment; pgx then tries the next host of the DSN.
 func writable(ctx context.Context, conn *pgconn.PgConn) error {

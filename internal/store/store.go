@@ -131,6 +131,7 @@ func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 		config.ConnConfig.ConnectTimeout = most
 	}
 	config.ConnConfig.ValidateConnect = writable
+	config.ConnConfig.OnNotice = hearNotReplicated
 	config.BeforeClose = endOfBroken
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, o.limit())
