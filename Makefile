@@ -127,6 +127,10 @@ rules: ## check and test the alert rules and the Alertmanager file (fetches Debi
 k6-check: ## type-check the k6 scripts (needs npm; part of make test)
 	cd loadtest/k6 && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund && npm run check
 
+.PHONY: soak
+soak: ## confirm for 30 minutes with faults going on and off; nothing may grow (ARGS='--for 5m --rate 50')
+	$(GO) run ./loadtest/soak $(ARGS)
+
 .PHONY: build
 build: ## build the programs into bin/, stamped with VERSION
 	@mkdir -p bin

@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 	"loadtest/bench": {"internal/devdb", "internal/tosssim", "loadtest", "loadtest/rig", "loadtest/load"},
 	"loadtest/chaos": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
 	"loadtest/plot":  {},
+	"loadtest/soak":  {"internal/tosssim", "loadtest/rig", "loadtest/plot"},
 	// What S1 compares with shares nothing with the product.
 	"loadtest/baseline":  {},
 	"loadtest/scenarios": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig", "loadtest/plot", "loadtest/baseline"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -120,4 +121,27 @@ func words(a Answer) (code, status string) {
 		_ = json.Unmarshal(said.Status, &status) // a number in a problem
 	}
 	return said.Code, status
+}
+
+// Metrics reads /metrics; series are written as they stand there.
+func (in *Instance) Metrics(ctx context.Context) (map[string]float64, error) {
+	a, err := in.Call(ctx, Request{Method: http.MethodGet, Path: "/metrics", Private: true})
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("metrics: %s", a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]float64{}
+	for line := range strings.Lines(string(a.Body)) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			all[line[:i]] = v
+		}
+	}
+	return all, nil
 }
