@@ -5,7 +5,7 @@ GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   := -X main.version=$(VERSION)
 PKG       ?= ./...
-TIMEOUT   ?= 10m
+TIMEOUT   ?= 30m
 RACE      ?= -race
 FUZZTIME  ?= 60s
 BENCH     ?= .
