@@ -1,9 +1,13 @@
 package store
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // TestFiguresOfALargeTable: a scrape reads what is unfinished, not the history, by the planner's own choice.
@@ -54,5 +58,46 @@ func TestFiguresAreKept(t *testing.T) {
 	f.metrics.readAt = time.Now().Add(-figuresAge)
 	if got := f.metrics.current().Unfinished["PENDING"]; got != 1 {
 		t.Errorf("not read again after %s: %d", figuresAge, got)
+	}
+}
+
+// TestLanesAreWatched: who waits for the lane of a merged statement waits for the request pool, as the gauge, the counter
+// and the alert on them see it.
+func TestLanesAreWatched(t *testing.T) {
+	t.Parallel()
+	f := setup(t, func(o *Options) { o.Merge, o.RequestConns, o.AcquireTimeout = true, 2, 300*time.Millisecond })
+	lock, err := f.side.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE payments IN EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	const callers = 6
+	gaveUp, first := make(chan error, callers), make(chan error, callers)
+	for i := range callers {
+		go func() {
+			_, _, err := f.Reserve(t.Context(), order(fmt.Sprint(i)), lease)
+			if _, busy := errors.AsType[*AcquireError](err); busy {
+				gaveUp <- err
+				return
+			}
+			first <- err
+		}()
+	}
+	for waiting := int64(0); waiting < callers-2; waiting = max(waiting, f.request.waiting.Load()) {
+		time.Sleep(time.Millisecond)
+	}
+	for range callers - 1 {
+		<-gaveUp
+	}
+	if got := testutil.ToFloat64(f.request.timeouts); got != callers-1 {
+		t.Errorf("%v gave up, say the metrics, want %d", got, callers-1)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-first; err != nil || f.request.waiting.Load() != 0 {
+		t.Errorf("the first one: %v; %d wait at the end", err, f.request.waiting.Load())
 	}
 }

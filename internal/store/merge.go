@@ -34,6 +34,8 @@ type merger[K cmp.Ordered, Q any] struct {
 	lanes int
 	// patience is the longest wait for a lane: as long as for a connection.
 	patience time.Duration
+	// pool is whose lanes they are: it counts those who wait and those who give up.
+	pool *pool
 	// key orders the rows of a statement, so that two of them meet rows in one order; equal keys never share one.
 	key func(Q) K
 	// alone runs one call's own statement; together runs one for all and returns as many results in their order.
@@ -72,10 +74,11 @@ func (m *merger[K, Q]) do(ctx context.Context, call Q) written {
 	m.queue = append(m.queue, c)
 	m.mu.Unlock()
 
+	ended := m.pool.waits()
 	turn, taken := m.await(c)
+	err := ended(taken)
 	switch {
-	case !taken:
-		err := &AcquireError{Pool: "request", Err: errBusy}
+	case err != nil:
 		return written{ending: endingOf(err), err: err}
 	case turn.batch != nil:
 		defer m.free()
@@ -180,11 +183,11 @@ func (m *merger[K, Q]) lead(ctx context.Context, batch []*mergedCall[Q]) (own me
 // newMergers sets the merging of the two hot statements up.
 func (s *Store) newMergers(lanes int, patience time.Duration) {
 	s.reserves = &merger[string, reservation]{
-		lanes: lanes, patience: patience, key: func(r reservation) string { return r.order.OrderID },
+		lanes: lanes, patience: patience, pool: s.request, key: func(r reservation) string { return r.order.OrderID },
 		alone: s.reserveAlone, together: s.reserveTogether,
 	}
 	s.settles = &merger[int64, move]{
-		lanes: lanes, patience: patience, key: func(m move) int64 { return m.Payment.ID },
+		lanes: lanes, patience: patience, pool: s.request, key: func(m move) int64 { return m.Payment.ID },
 		alone: s.settleAlone, together: s.settleTogether,
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"paymentd/internal/payment"
 )
 
@@ -32,6 +34,14 @@ type script struct {
 
 const slow = time.Second
 
+// watched is a pool that only counts.
+func watched() *pool {
+	return &pool{
+		name: "request", took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took"}),
+		timeouts: prometheus.NewCounter(prometheus.CounterOpts{Name: "timeouts"}),
+	}
+}
+
 func newScript(lanes int, fail error) *script {
 	s := &script{fail: fail}
 	send := func(ctx context.Context, calls ...int) error {
@@ -42,7 +52,7 @@ func newScript(lanes int, fail error) *script {
 		return ctx.Err()
 	}
 	s.merger = &merger[int, int]{
-		lanes: lanes, patience: 10 * slow, key: func(q int) int { return q % 1000 },
+		lanes: lanes, patience: 10 * slow, pool: watched(), key: func(q int) int { return q % 1000 },
 		alone: func(ctx context.Context, q int) written {
 			err := send(ctx, q)
 			return written{payment: payment.Payment{ID: int64(q)}, ending: endingOf(err), err: err}

@@ -70,6 +70,22 @@ func (p *pool) acquire(ctx context.Context) (*lentConn, error) {
 	return p.dial(ctx, start)
 }
 
+// waits counts one who waits for a lane of the pool until ended tells whether it was taken; if not, the error is an
+// AcquireError.
+func (p *pool) waits() (ended func(taken bool) error) {
+	start := time.Now()
+	p.waiting.Add(1)
+	return func(taken bool) error {
+		p.waiting.Add(-1)
+		if taken {
+			return nil
+		}
+		p.timeouts.Inc()
+		p.took.Observe(time.Since(start).Seconds())
+		return &AcquireError{Pool: p.name, Err: errBusy}
+	}
+}
+
 // tryAcquire is acquire without waiting for a slot: nil if none is free at this instant.
 func (p *pool) tryAcquire(ctx context.Context) *lentConn {
 	if !p.take() {
