@@ -18,7 +18,7 @@ func database() dashboard {
 			{kind: lines, width: 12, unit: "s", title: "How long do they wait?",
 				about: "Half and 99 of 100 got a connection within this time, dialing included. Microseconds are normal.",
 				queries: []query{
-					{quantile("0.5", took, only, ", pool"), "{{pool}}: half"}, {quantile("0.99", took, only, ", pool"), "{{pool}}: 99 of 100"},
+					{quantileBy("pool", "0.5", took, only), "{{pool}}: half"}, {quantileBy("pool", "0.99", took, only), "{{pool}}: 99 of 100"},
 				}},
 			{kind: bars, width: 12, unit: "cps", title: "Who gives up waiting?",
 				about:   "Waits per second that reached DB_ACQUIRE_TIMEOUT (2 s). Confirms among them were answered 503 db_unavailable and nothing was charged.",

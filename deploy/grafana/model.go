@@ -153,9 +153,14 @@ func limits(orange, red float64) func(object) {
 	}
 }
 
-// quantile is a quantile of a histogram, by the given labels besides the bucket's.
-func quantile(q, histogram, filter, by string) string {
-	return "histogram_quantile(" + q + ", sum by (le" + by + ") (rate(" + histogram + "_bucket" + filter + "[$__rate_interval])))"
+// quantile is a quantile of a histogram.
+func quantile(q, histogram, filter string) string {
+	return "histogram_quantile(" + q + ", sum by (le) (rate(" + histogram + "_bucket" + filter + "[$__rate_interval])))"
+}
+
+// quantileBy is the same by labels, without those to which nothing happened.
+func quantileBy(by, q, histogram, filter string) string {
+	return "histogram_quantile(" + q + ", sum by (le, " + by + ") (rate(" + histogram + "_bucket" + filter + "[$__rate_interval]))) > 0"
 }
 
 // perSecond is a counter's rate over all chosen instances.

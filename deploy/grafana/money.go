@@ -30,7 +30,7 @@ func money() dashboard {
 				queries: []query{{perSecondBy("action", "paymentd_recovery_total", only), "{{action}}"}}},
 			{kind: lines, width: 12, unit: "s", title: "How long until a payment is final?",
 				about:   "95 of 100 payments were PAID or FAILED within this time after their reservation, by who brought the news.",
-				queries: []query{{quantile("0.95", "paymentd_settle_duration_seconds", only, ", actor"), "by {{actor}}"}}},
+				queries: []query{{quantileBy("actor", "0.95", "paymentd_settle_duration_seconds", only), "by {{actor}}"}}},
 			{kind: lines, width: 12, unit: "short", title: "Which incidents are open?",
 				about: "mismatch = the gateway approved something else than was ordered; cancel_failed = money could not be given back; orphan_approval = approved and unknown to us; " +
 					"unknown_outcome = no answer for an hour; unexpected_state = see its evidence; dead_notice = a notice was given up.",

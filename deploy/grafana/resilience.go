@@ -29,7 +29,7 @@ func resilience() dashboard {
 				queries: []query{{perSecondBy("by", "paymentd_refused_total", only), "{{by}}"}}},
 			{kind: lines, width: 12, unit: "s", title: "Do refused callers hear it at once?",
 				about:   "95 of 100 refused confirms were answered within this time. With the breaker open it is milliseconds; the first refusals of an outage wait for retries.",
-				queries: []query{{quantile("0.95", answered, refused, ", result"), "{{result}}"}}},
+				queries: []query{{quantileBy("result", "0.95", answered, refused), "{{result}}"}}},
 			{kind: lines, width: 12, unit: "short", title: "How many confirms are at the gateway now?",
 				about: "in flight against the setting BULKHEAD (200), and those that wait for a place. A line that climbs means that the gateway gets slower.",
 				queries: []query{
