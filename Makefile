@@ -131,6 +131,14 @@ k6-check: ## type-check the k6 scripts (needs npm; part of make test)
 soak: ## confirm for 30 minutes with faults going on and off; nothing may grow (ARGS='--for 5m --rate 50')
 	$(GO) run ./loadtest/soak $(ARGS)
 
+.PHONY: e2e-alert
+e2e-alert: setup ## real Prometheus and Alertmanager during a hanging gateway: seconds to pending, firing, delivered (6 minutes)
+	PAYMENTD_REQUIRE_DB=1 PAYMENTD_TEST_REAL_TIME=1 $(GO) test -count=1 -timeout=$(TIMEOUT) -run '^TestScenarioS7$$' -v ./cmd/paymentd
+
+.PHONY: pictures
+pictures: setup ## draw docs/img anew from half a minute of a real paymentd, as the dashboards show it
+	PAYMENTD_REQUIRE_DB=1 PAYMENTD_TEST_PICTURES=1 $(GO) test -count=1 -timeout=$(TIMEOUT) -run '^TestDashboardsShowARun$$' ./cmd/paymentd
+
 .PHONY: build
 build: ## build the programs into bin/, stamped with VERSION
 	@mkdir -p bin
