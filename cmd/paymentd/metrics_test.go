@@ -66,23 +66,27 @@ var standing = map[string]string{
 	"http_duration_seconds":                   "this scrape",
 }
 
-// series is one line of /metrics.
-var series = regexp.MustCompile(`(?m)^paymentd_([a-z0-9_]+)(?:\{(.*)\})? (\S+)$`)
+var (
+	// series is one line of /metrics.
+	series = regexp.MustCompile(`(?m)^paymentd_([a-z0-9_]+)(?:\{(.*)\})? (\S+)$`)
+	bound  = regexp.MustCompile(`,?le="[^"]*"`)
+	open   = regexp.MustCompile(`(route|version)="[^"]*"`)
+)
 
 // TestMetricsContract: a paymentd that nobody has called yet shows every series, and no other, each at 0. A counter
 // that appeared with its first event would hide that event from every rate (trap 24).
 func TestMetricsContract(t *testing.T) {
 	t.Parallel()
 	text := scrape(t)
-	got, values := map[string]bool{}, map[string]string{}
+	kind, got, values := kinds(text), map[string]bool{}, map[string]string{}
 	for _, m := range series.FindAllStringSubmatch(text, -1) {
 		name, labels := m[1], m[2]
-		if kindOf(text, name) == "" { // a part of a histogram
+		if kind[name] == "" { // a part of a histogram
 			name = name[:strings.LastIndex(name, "_")]
-			labels = regexp.MustCompile(`,?le="[^"]*"`).ReplaceAllString(labels, "")
+			labels = bound.ReplaceAllString(labels, "")
 		}
-		labels = regexp.MustCompile(`(route|version)="[^"]*"`).ReplaceAllString(labels, `$1="*"`)
-		id := kindOf(text, name) + " " + name + "{" + sortedLabels(labels) + "}"
+		labels = open.ReplaceAllString(labels, `$1="*"`)
+		id := kind[name] + " " + name + "{" + sortedLabels(labels) + "}"
 		got[id] = true
 		if m[3] != "0" {
 			values[name], values[name+"{"+labels+"}"] = m[3], m[3]
@@ -137,12 +141,13 @@ func scrape(t *testing.T) string {
 	return in.call(http.MethodGet, in.admin+"/metrics", "", "").want(t, 200, "").raw
 }
 
-func kindOf(text, name string) string {
-	m := regexp.MustCompile(`(?m)^# TYPE paymentd_` + name + ` (\S+)$`).FindStringSubmatch(text)
-	if m == nil {
-		return ""
+// kinds are the types of all metrics by name.
+func kinds(text string) map[string]string {
+	all := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE paymentd_(\S+) (\S+)$`).FindAllStringSubmatch(text, -1) {
+		all[m[1]] = m[2]
 	}
-	return m[1]
+	return all
 }
 
 // product is every combination of "name=value|value" as the labels of a series.
