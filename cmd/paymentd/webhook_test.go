@@ -345,3 +345,24 @@ func TestTrap41_WebhookFlood(t *testing.T) {
 	t.Logf("recovery took %s beside %d webhooks taken and %d refused", took, flooded.Load(), refused.Load())
 	w.ledgerHolds()
 }
+
+// TestWebhooksDoNotPutOffRecovery: whoever knows an orderId and repeats a forged webhook of it keeps recovery from
+// nothing: here from the first send of a payment that waits for the gateway.
+func TestWebhooksDoNotPutOffRecovery(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "PAYMENTD_ON_UNAVAILABLE=pending", "PAYMENTD_BREAKER_WINDOW=0")
+	in := w.start()
+	o := newOrder("putoff")
+	w.listen(false)
+	in.confirm(o).want(t, 202, "PENDING")
+	w.listen(true)
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if a := in.hint("", o.says("DONE")); a.status != 200 {
+			t.Fatalf("answered %d %s", a.status, a.raw)
+		}
+		if r, _ := w.row(o); r.Status == "PAID" {
+			return
+		}
+	}
+	t.Error("recovery never came to send it")
+}

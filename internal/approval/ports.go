@@ -157,6 +157,8 @@ type Release struct {
 	Payment payment.Payment
 	// DueIn is when to look again; negative means the growing delay of recovery by Payment.Looks.
 	DueIn time.Duration
+	// DueBy is PostgreSQL's time by which an unfinished payment is due all the same; zero for none.
+	DueBy time.Time
 	// Park sets due_at to infinity: not due while the incident is open.
 	Park bool
 	// Forget clears due_at: a finished payment that needs no further look.

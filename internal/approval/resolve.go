@@ -199,13 +199,14 @@ func (s *Service) leave(ctx context.Context, r Resolution, o payment.Observation
 	if a.Incident != "" {
 		r.Did = DidIncident
 	}
-	again := time.Duration(-1)
+	again, by := time.Duration(-1), time.Time{}
 	if actor == payment.ByWebhook && p.Status.Unfinished() {
-		again = LookAgainIn
+		// Whoever repeats a forged webhook must not keep recovery from ever coming.
+		again, by = LookAgainIn, p.WasDue
 	}
 	silent := o.Sighting == payment.SeenNoAnswer || o.Sighting == payment.SeenUnknownStatus
 	return r, s.release(ctx, Release{
-		Payment: p, DueIn: again, Park: a.Do == payment.Park, Incident: a.Incident, Actor: actor, Reason: a.Reason, Observation: o,
+		Payment: p, DueIn: again, DueBy: by, Park: a.Do == payment.Park, Incident: a.Incident, Actor: actor, Reason: a.Reason, Observation: o,
 		Forget: !p.Status.Unfinished() && !silent,
 	})
 }

@@ -30,6 +30,9 @@ func TestResolveForAWebhook(t *testing.T) {
 		{name: "many looks: soon all the same", row: func() payment.Payment {
 			return row(payment.Pending, aged(5*time.Minute), func(p *payment.Payment) { p.Looks = 9 })
 		}, truth: payment.SeenInProgress, did: approval.DidWait, status: payment.Pending, heard: payment.KindPayment, due: approval.LookAgainIn},
+		{name: "due sooner: not put off", row: func() payment.Payment {
+			return row(payment.Pending, aged(5*time.Minute), func(p *payment.Payment) { p.DueAt = time.Now().Add(time.Second) })
+		}, truth: payment.SeenInProgress, did: approval.DidWait, status: payment.Pending, heard: payment.KindPayment, due: time.Second},
 		{name: "one try", row: func() payment.Payment { return row(payment.Pending) }, truth: payment.SeenDone,
 			lookup: try{Kind: payment.KindFault}, did: approval.DidWait, status: payment.Pending, heard: payment.KindFault, due: approval.LookAgainIn},
 		{name: "failed here, approved there", row: func() payment.Payment { return row(payment.Failed, failedWith(payment.FailDeclined)) },

@@ -53,6 +53,8 @@ type Payment struct {
 	Leased bool
 	// DueAt is the end of the lease, else the time of the next look; zero means never.
 	DueAt time.Time
+	// WasDue is what DueAt was before a claim of this one payment; zero if never, or if nothing was claimed.
+	WasDue time.Time
 	// ReservedAt is the time of the reservation or of the last reopening.
 	ReservedAt time.Time
 	// FirstSentAt and LastSentAt bound the tries since ReservedAt.

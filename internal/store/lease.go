@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"paymentd/internal/approval"
 	"paymentd/internal/payment"
 )
@@ -30,14 +32,21 @@ const claimOneSQL = `UPDATE payments AS p
 		leased = p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR COALESCE(p.due_at <= now(), false),
 		due_at = CASE WHEN p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR p.due_at <= now() THEN now() + $2::interval
 			ELSE p.due_at END
-	WHERE p.id IN (
-		SELECT c.id FROM payments AS c WHERE c.payment_key = $1 AND (NOT c.leased OR c.due_at <= now()) FOR UPDATE SKIP LOCKED)
-	RETURNING ` + columns
+	FROM (
+		SELECT c.id, c.due_at FROM payments AS c
+		WHERE c.payment_key = $1 AND (NOT c.leased OR c.due_at <= now()) FOR UPDATE SKIP LOCKED) AS was
+	WHERE p.id = was.id
+	RETURNING ` + columns + `, NULLIF(was.due_at, 'infinity')`
 
 // ClaimOne leases one payment in whatever state for sync; a finished one is only fenced. NoRows: somebody works on it,
 // or it is not there.
-func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error) {
-	return s.writePayment(ctx, statement{"claim payment", claimOneSQL, []any{paymentKey, lease}})
+func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (p payment.Payment, e payment.Ending, err error) {
+	var was *time.Time
+	e, err = s.write(ctx, statement{"claim payment", claimOneSQL, []any{paymentKey, lease}}, func(row pgx.Row) error {
+		return scanPayment(row, &p, &was)
+	})
+	p.WasDue = timeOf(was)
+	return p, e, err
 }
 
 // stuckSQL reads state, not events: whatever left these rows behind, no due time would lead to them. Finished rows are
@@ -132,7 +141,8 @@ const releaseSQL = `WITH freed AS (
 				SELECT FROM incidents AS i WHERE i.payment_key = p.payment_key AND i.kind = $10 AND i.resolved_at IS NULL) THEN 0 ELSE 1 END,
 			due_at = CASE
 				WHEN $3 AND p.status IN ('PENDING', 'AWAITING_DEPOSIT') THEN 'infinity'
-				WHEN p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR p.holds_order AND p.status = 'FAILED' THEN now() + $4::interval
+				WHEN p.status IN ('PENDING', 'AWAITING_DEPOSIT') OR p.holds_order AND p.status = 'FAILED'
+					THEN LEAST(now() + $4::interval, $14)
 				WHEN NOT p.leased THEN p.due_at
 				WHEN $5 THEN NULL
 				ELSE now() + $4::interval END,
@@ -171,7 +181,7 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 	}
 	_, ending, err := s.writePayment(ctx, statement{"release payment", releaseSQL, []any{
 		p.ID, p.Version, r.Park, nextLook(p, r.DueIn), r.Forget, r.NotSent, r.Sent, r.KeySpent, r.Told,
-		string(r.Incident), evidenceOf(r.Observation, r.Reason), string(r.Actor), clean(r.Reason),
+		string(r.Incident), evidenceOf(r.Observation, r.Reason), string(r.Actor), clean(r.Reason), orNull(r.DueBy),
 	}})
 	return ending, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
+	"paymentd/internal/approval"
 	"paymentd/internal/payment"
 )
 
@@ -145,6 +146,13 @@ func TestClaimOne(t *testing.T) {
 	q, e, err := f.ClaimOne(t.Context(), "pk_a", lease)
 	if applied(t, q, e, err); !q.Leased || q.Version != 2 || q.ID != p.ID {
 		t.Errorf("lease over: %+v", q)
+	}
+	if q.WasDue.IsZero() || q.WasDue.After(q.ReadAt) {
+		t.Errorf("was due at %s", q.WasDue)
+	}
+	by := q.ReadAt.Add(3 * time.Second)
+	if e, err := f.Release(t.Context(), approval.Release{Payment: q, DueIn: time.Minute, DueBy: by}); e != payment.Applied || !f.row("pk_a").DueAt.Equal(by) {
+		t.Errorf("given back: %s, %v, due %s", e, err, f.row("pk_a").DueAt)
 	}
 	// A finished row keeps its second look.
 	paid := f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByRecovery))

@@ -115,6 +115,9 @@ func (s *Store) schedule(row *payment.Payment, r approval.Release) {
 		row.DueAt = time.Time{}
 	case row.Status.Unfinished() || row.HoldsOrder && row.Status == payment.Failed:
 		row.DueAt = time.Now().Add(in)
+		if !r.DueBy.IsZero() && r.DueBy.Before(row.DueAt) {
+			row.DueAt = r.DueBy
+		}
 	case !leased:
 	case r.Forget:
 		row.DueAt = time.Time{}

@@ -26,11 +26,13 @@ func (s *Store) ClaimDue(ctx context.Context, limit int, lease time.Duration) ([
 
 // ClaimOne implements recovery.Queue. A finished row that is not due is fenced and keeps its time.
 func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Duration) (payment.Payment, payment.Ending, error) {
-	return s.write(ctx, ClaimOne, func() *payment.Payment {
+	var was time.Time
+	p, ending, err := s.write(ctx, ClaimOne, func() *payment.Payment {
 		row := s.byKey(paymentKey)
 		if row == nil || !free(row) {
 			return nil
 		}
+		was = row.DueAt
 		row.Looks = max(row.Looks, 1)
 		if row.Status.Unfinished() || !row.DueAt.IsZero() && !row.DueAt.After(time.Now()) {
 			return take(row, lease)
@@ -38,6 +40,8 @@ func (s *Store) ClaimOne(ctx context.Context, paymentKey string, lease time.Dura
 		row.Version++
 		return row
 	})
+	p.WasDue = was
+	return p, ending, err
 }
 
 // ListUnfinished implements recovery.Queue.
