@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,16 @@ const leaseSlack = 2 * time.Second
 
 // maxLease bounds the lease: recovery takes a longer one for a mistake.
 const maxLease = 30 * time.Minute
+
+// mostCancel keeps the lease of a cancel, which has three tries, below what recovery takes for a mistake.
+const mostCancel = 5 * time.Minute
+
+// Sums of times up to mostTime stay far from the end of a time.Duration, and nothing that counts is sensibly above mostCount.
+const (
+	leastPause = 10 * time.Millisecond
+	mostTime   = 8760 * time.Hour
+	mostCount  = 1_000_000
+)
 
 // defaultResend is how long an unanswered confirm may be sent again if nothing is set and the lease is short.
 const defaultResend = 2 * time.Minute
@@ -70,6 +81,9 @@ func (p *problems) when(wrong bool, name, format string, args ...any) {
 // check refuses what is out of range or contradicts itself.
 func (c Config) check() problems {
 	var p problems
+	if c.checkSizes(&p); len(p) > 0 {
+		return p // sums of them mean nothing
+	}
 	c.checkValues(&p)
 	c.checkToss(&p)
 	c.checkPipeline(&p)
@@ -78,15 +92,33 @@ func (c Config) check() problems {
 	return p
 }
 
+// checkSizes bounds every time and every number, so that no sum or buffer made of them overflows.
+func (c Config) checkSizes(p *problems) {
+	values := reflect.ValueOf(c)
+	for _, f := range fields() {
+		switch v := reflect.Indirect(values.FieldByName(f.Field)); {
+		case !v.IsValid():
+		case v.Type() == reflect.TypeFor[time.Duration]():
+			p.when(v.Int() > int64(mostTime), f.Name, "must be at most %s", mostTime)
+		case v.CanInt():
+			p.when(v.Int() > mostCount, f.Name, "must be at most %d", mostCount)
+		}
+	}
+}
+
 func (c Config) checkValues(p *problems) {
 	_, err := pgx.ParseConfig(string(c.DatabaseURL))
 	p.when(c.DatabaseURL == "" || err != nil, "DATABASE_URL", "must be a PostgreSQL DSN such as postgres://user:password@host/database")
 	_, err = web.ParseKeys(string(c.APIKeys))
 	p.when(err != nil, "API_KEYS", "%v", err)
 	for name, address := range map[string]string{"LISTEN": c.Listen, "ADMIN_LISTEN": c.AdminListen} {
-		_, _, err := net.SplitHostPort(address)
+		_, port, err := net.SplitHostPort(address)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
 		p.when(err != nil, name, "must be host:port or :port")
 	}
+	p.when(c.Listen == c.AdminListen && !strings.HasSuffix(c.Listen, ":0"), "ADMIN_LISTEN", "must not be the address of LISTEN")
 	p.when(c.DBMaxConns < 1, "DB_MAX_CONNS", "must be at least 1")
 	p.when(c.DBBackgroundConns < 1, "DB_BACKGROUND_CONNS", "must be at least 1")
 	p.when(!oneOf(c.OnUnavailable, "reject", "pending"), "ON_UNAVAILABLE", "must be reject or pending")
@@ -142,11 +174,16 @@ func (c Config) checkTimes(p *problems) {
 	} {
 		p.when(d <= 0, name, "must be above 0")
 	}
+	p.when(c.DBStatementTimeout > 0 && c.DBStatementTimeout < time.Millisecond, "DB_STATEMENT_TIMEOUT", "must be at least 1ms: PostgreSQL takes less for no limit")
+	for name, d := range map[string]time.Duration{"RECOVERY_EVERY": c.RecoveryEvery, "RECOVERY_DUE_EVERY": c.RecoveryDueEvery} {
+		p.when(d > 0 && d < leastPause, name, "must be at least %s", leastPause)
+	}
 	p.when(c.SendWithin >= c.TossWindow, "SEND_WITHIN", "must be below TOSS_WINDOW (%s)", c.TossWindow)
 	least := c.Lease() + 2*c.RecoveryDueEvery
 	p.when(c.ResendWithin != nil && *c.ResendWithin > 0 && *c.ResendWithin < least, "RESEND_WITHIN",
 		"must be 0 or at least the lease plus two looks (%s): a confirm could never be sent again", least)
 	p.when(c.Lease() > maxLease, "TOSS_CONFIRM_TIMEOUT", "and the waits and retries add up to a lease of %s, more than %s", c.Lease(), maxLease)
+	p.when(c.TossCancelTimeout > mostCancel, "TOSS_CANCEL_TIMEOUT", "must be at most %s", mostCancel)
 	p.when(c.ShutdownWithin != nil && *c.ShutdownWithin <= 0, "SHUTDOWN_WITHIN", "must be above 0")
 }
 
