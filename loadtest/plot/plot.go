@@ -52,8 +52,8 @@ const (
 	steps                    = 5
 )
 
-// colours are told apart by people who do not see red and green as well.
-var colours = [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
+// colors are told apart by people who do not see red and green as well.
+var colors = [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 // scale maps values to pixels.
 type scale struct {
@@ -156,30 +156,30 @@ func (c Chart) SVG() string {
 	}
 	next := left
 	for i, s := range c.Series {
-		colour := colours[i%len(colours)]
-		fmt.Fprintf(&b, `<rect x="%.1f" y="30" width="10" height="10" fill="%s"/>`+"\n", next, colour)
+		color := colors[i%len(colors)]
+		fmt.Fprintf(&b, `<rect x="%.1f" y="30" width="10" height="10" fill="%s"/>`+"\n", next, color)
 		text(next+15, 39, "start", s.Name)
 		next += 15 + 7*float64(len(s.Name)) + 20
-		b.WriteString(s.draw(x, y, colour))
+		b.WriteString(s.draw(x, y, color))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
 }
 
-func (s Series) draw(x, y scale, colour string) string {
+func (s Series) draw(x, y scale, color string) string {
 	var b strings.Builder
 	var path []string
 	for _, p := range s.Points {
 		px, py := x.at(p.X), y.at(p.Y)
 		path = append(path, fmt.Sprintf("%.1f,%.1f", px, py))
 		if s.Kind == Bars {
-			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="16" height="%.1f" fill="%s"/>`+"\n", px-8, py, height-bottom-py, colour)
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="16" height="%.1f" fill="%s"/>`+"\n", px-8, py, height-bottom-py, color)
 			continue
 		}
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s" fill-opacity="0.7"/>`+"\n", px, py, colour)
+		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s" fill-opacity="0.7"/>`+"\n", px, py, color)
 	}
 	if s.Kind == Line {
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", strings.Join(path, " "), colour)
+		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", strings.Join(path, " "), color)
 	}
 	return b.String()
 }

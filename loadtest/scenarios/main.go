@@ -94,7 +94,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	}
 	p.chosen = nil
 	for _, name := range f.Args() {
-		i := slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == strings.ToLower(name) })
+		i := slices.IndexFunc(scenarios(), func(s scenario) bool { return strings.EqualFold(s.name, name) })
 		if i < 0 {
 			return p, fmt.Errorf("there is no scenario %q; see --list", name)
 		}

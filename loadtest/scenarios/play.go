@@ -190,11 +190,11 @@ func (p *play) invariants(ctx context.Context, s system) error {
 	if err != nil {
 		return err
 	}
-	p.must(s.label+": ledger identity, no order charged twice", "", fmt.Sprintf("%d approved = %d paid + %d returned", l.Approved, l.Paid, l.Returned), l.Holds())
+	p.must(s.label+": ledger identity, no order charged twice", "-", fmt.Sprintf("%d approved = %d paid + %d returned", l.Approved, l.Paid, l.Returned), l.Holds())
 	if !l.Holds() {
 		p.broke("%s", l)
 	}
-	p.must(s.label+": in doubt once the gateway is back", "", fmt.Sprintf("%d, after %s", l.Doubt, took), l.Doubt == 0)
+	p.must(s.label+": in doubt once the gateway is back", "-", fmt.Sprintf("%d, after %s", l.Doubt, took), l.Doubt == 0)
 	wrong, err := p.rig.Notices(ctx)
 	if err != nil {
 		return err
@@ -204,13 +204,13 @@ func (p *play) invariants(ctx context.Context, s system) error {
 		return err
 	}
 	wrong = append(wrong, told...)
-	p.must(s.label+": PAID without exactly one payment.paid and receipt", "", len(wrong), len(wrong) == 0)
+	p.must(s.label+": PAID without exactly one payment.paid and receipt", "-", len(wrong), len(wrong) == 0)
 	for _, w := range wrong[:min(len(wrong), 5)] {
 		p.broke("%s", w)
 	}
 	incidents, err := p.rig.Text(ctx, `SELECT kind FROM incidents WHERE resolved_at IS NULL ORDER BY id`)
 	incidents = slices.DeleteFunc(incidents, func(kind string) bool { return slices.Contains(s.open, kind) })
-	p.must(s.label+": open incidents", "", len(incidents), len(incidents) == 0)
+	p.must(s.label+": open incidents", "-", len(incidents), len(incidents) == 0)
 	return err
 }
 

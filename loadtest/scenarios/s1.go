@@ -87,12 +87,12 @@ func (p *play) s1Ours(ctx context.Context, label string, perSecond int) error {
 		p.goal(label+": own time on top of the gateway, p50 / p99 / longest", "about 1s", fmt.Sprintf("%s / %s / %s", quantile(ok, 0.5), own, worst), own <= 100*time.Millisecond)
 	} else {
 		wait := time.Duration(float64(100-5) / float64(perSecond) * float64(time.Second)).Round(10 * time.Millisecond)
-		p.goal(label+": the last of the 100, above the gateway and its limiter wait of "+wait.String(), "", worst-wait, worst-wait <= 100*time.Millisecond)
+		p.goal(label+": the last of the 100, above the gateway and its limiter wait of "+wait.String(), "-", worst-wait, worst-wait <= 100*time.Millisecond)
 	}
 	if perSecond == 0 || !p.short() {
-		p.equal(label+": connections in use while all wait for the gateway", "10 of 10", inUse, 0)
+		p.equal(label+": connections in use while all wait for the gateway", "-", inUse, 0)
 	}
-	p.equal(label+": waits for a connection that ended in vain", "130", p.number(ctx, `paymentd_db_acquire_timeouts_total{pool="request"}`), 0)
+	p.equal(label+": waits for a connection that ended in vain", "-", p.number(ctx, `paymentd_db_acquire_timeouts_total{pool="request"}`), 0)
 	return nil
 }
 

@@ -55,7 +55,7 @@ func (p *play) s11(ctx context.Context) error {
 	p.draw(grown("second run: 409", begin, only(other, "409 order_conflict")))
 	n := len(first)
 	approvals := int(p.rig.Toss.Ledger().Approvals)
-	p.must(fmt.Sprintf("approvals of %d orders in two runs", n), fmt.Sprint(2*n), approvals, approvals == n)
+	p.must(fmt.Sprintf("approvals of %d orders in two runs", n), "-", approvals, approvals == n)
 	replayed := 0
 	for _, r := range slices.Concat(killed, again, other) {
 		if r.Header.Get("Idempotent-Replayed") == "true" {

@@ -89,34 +89,34 @@ func (p *play) s3Load(ctx context.Context, stop <-chan struct{}) []iteration {
 func (p *play) s3Outage(ctx context.Context, begin time.Time) (s s3Story, err error) {
 	openFor := p.time(10*time.Second, time.Second)
 	pause(ctx, time.Until(begin.Add(p.time(15*time.Second, 1500*time.Millisecond))))
-	if err = p.awaits(ctx, "the window is full of good calls", time.Second, func() bool { return p.results(ctx, "success") >= 10 }); err != nil {
+	if err := p.awaits(ctx, "the window is full of good calls", time.Second, func() bool { return p.results(ctx, "success") >= 10 }); err != nil {
 		return s, err
 	}
 	s.killed = time.Since(begin)
-	if err = p.rig.Toss.SetListening(false); err != nil {
+	if err := p.rig.Toss.SetListening(false); err != nil {
 		return s, err
 	}
 	p.say("the gateway is killed")
-	if err = p.awaits(ctx, "the breaker opens", openFor, func() bool { return p.moves(ctx, "closed", "open") == 1 }); err != nil {
+	if err := p.awaits(ctx, "the breaker opens", openFor, func() bool { return p.moves(ctx, "closed", "open") == 1 }); err != nil {
 		return s, err
 	}
 	s.opened = time.Since(begin)
-	if err = p.awaits(ctx, "trials fail", 3*openFor, func() bool { return p.moves(ctx, "half_open", "open") >= 1 }); err != nil {
+	if err := p.awaits(ctx, "trials fail", 3*openFor, func() bool { return p.moves(ctx, "half_open", "open") >= 1 }); err != nil {
 		return s, err
 	}
 	pause(ctx, time.Until(begin.Add(p.time(30*time.Second, 3*time.Second))))
 	if p.short() { // at its own time 30 s is in the middle of an open phase, so that no trials see both
 		again := p.moves(ctx, "half_open", "open")
-		if err = p.awaits(ctx, "it has just opened again", 2*openFor, func() bool { return p.moves(ctx, "half_open", "open") > again }); err != nil {
+		if err := p.awaits(ctx, "it has just opened again", 2*openFor, func() bool { return p.moves(ctx, "half_open", "open") > again }); err != nil {
 			return s, err
 		}
 	}
-	if err = p.rig.Toss.SetListening(true); err != nil {
+	if err := p.rig.Toss.SetListening(true); err != nil {
 		return s, err
 	}
 	s.up = time.Since(begin)
 	p.say("the gateway is back")
-	if err = p.awaits(ctx, "the breaker closes", 3*openFor, func() bool { return p.moves(ctx, "half_open", "closed") == 1 }); err != nil {
+	if err := p.awaits(ctx, "the breaker closes", 3*openFor, func() bool { return p.moves(ctx, "half_open", "closed") == 1 }); err != nil {
 		return s, err
 	}
 	s.closed = time.Since(begin)
@@ -170,7 +170,7 @@ func (p *play) s3Breaker(ctx context.Context, s s3Story) {
 	round := func(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
 	again := p.moves(ctx, "half_open", "open")
 	p.told("opened after the kill", "2s", round(s.opened-s.killed))
-	p.told("gateway killed / back / breaker closed at", "15s / 30s / about 36s", fmt.Sprintf("%s / %s / %s", round(s.killed), round(s.up), round(s.closed)))
+	p.told("gateway killed / back / breaker closed at", "15s / 30s / after 35s", fmt.Sprintf("%s / %s / %s", round(s.killed), round(s.up), round(s.closed)))
 	p.equal("closed→open", "1", p.moves(ctx, "closed", "open"), 1)
 	p.must("open→half_open→open while it is down", "-", again, again >= 1)
 	p.equal("half_open→closed", "1", p.moves(ctx, "half_open", "closed"), 1)

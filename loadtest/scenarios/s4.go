@@ -66,13 +66,13 @@ func (p *play) s4Case(ctx context.Context, i int, c s4Case, timeout time.Duratio
 		return 0, 0, err
 	}
 	p.say("%s: three tries charge %d times", c.name, naive)
-	if err = p.rig.Toss.SetFaults(c.fault); err != nil {
+	if err := p.rig.Toss.SetFaults(c.fault); err != nil {
 		return 0, 0, err
 	}
 	all := orders(fmt.Sprintf("s4-%d", i), n)
 	begin := p.at(tosssim.OpConfirm).Calls
 	replies := p.pace(ctx, all, 50*time.Millisecond)
-	p.must(c.name+": answered "+c.answer, "an error", tally(replies), len(only(replies, c.answer)) == n)
+	p.must(c.name+": answered "+c.answer, "-", tally(replies), len(only(replies, c.answer)) == n)
 	p.rig.Toss.ClearFaults()
 	if _, err = p.settles(ctx); err != nil {
 		return 0, 0, err

@@ -59,30 +59,30 @@ func (p *play) s5Load(ctx context.Context) error {
 	p.draw(dots("200 PAID", paid))
 	p.draw(dots("503 busy", busy))
 	p.draw(dots("reads", reads))
-	p.equal("burst of 100: paid", "20", len(only(burst, "200 PAID")), s5Slots)
-	p.equal("burst of 100: refused as busy", "80", len(only(burst, "503 busy")), 100-s5Slots)
+	p.equal("burst of 100: paid", "-", len(only(burst, "200 PAID")), s5Slots)
+	p.equal("burst of 100: refused as busy", "-", len(only(burst, "503 busy")), 100-s5Slots)
 	most := int(p.at(tosssim.OpConfirm).MaxRunning)
-	p.must("most at the gateway at once", "20", most, most <= s5Slots)
+	p.must("most at the gateway at once", "-", most, most <= s5Slots)
 	p.equal("other answers than 200 and 503 busy", "-", len(burst)+len(rate)-len(paid)-len(busy), 0)
 	over := p.s5Over()
 	p.must("worst window of sends above burst + 30·t", "-", fmt.Sprintf("%.1f", over), over <= s5Rate*0.5) // 0.5 s: arrivals jitter
 	p.told("80 per second: paid / refused", "-", fmt.Sprintf("%d / %d", len(only(rate, "200 PAID")), len(only(rate, "503 busy"))))
-	p.goal("refused in, p50 / p99", "at once", fmt.Sprintf("%s / %s", quantile(busy, 0.5), quantile(busy, 0.99)), quantile(busy, 0.5) <= 50*time.Millisecond)
-	p.goal("reads in, p50 without load / with", "as fast", fmt.Sprintf("%s / %s", quantile(before, 0.5), quantile(reads, 0.5)), quantile(reads, 0.5) <= 2*quantile(before, 0.5)+2*time.Millisecond)
-	p.equal("reads not answered", "0", len(reads)-len(only(reads, "200 PAID")), 0)
+	p.goal("refused in, p50 / p99", "-", fmt.Sprintf("%s / %s", quantile(busy, 0.5), quantile(busy, 0.99)), quantile(busy, 0.5) <= 50*time.Millisecond)
+	p.goal("reads in, p50 without load / with", "-", fmt.Sprintf("%s / %s", quantile(before, 0.5), quantile(reads, 0.5)), quantile(reads, 0.5) <= 2*quantile(before, 0.5)+2*time.Millisecond)
+	p.equal("reads not answered", "-", len(reads)-len(only(reads, "200 PAID")), 0)
 	p.s5Counts(ctx, 1+len(paid), len(busy))
 	return nil
 }
 
 // s5Counts compares the breaker and the refusals with what the callers saw.
 func (p *play) s5Counts(ctx context.Context, sent, refused int) {
-	p.equal("confirms at the gateway beside the paid ones", "0", int(p.at(tosssim.OpConfirm).Calls)-sent, 0)
-	p.equal("breaker: successes beside the paid ones", "0", p.results(ctx, "success")-sent, 0)
-	p.equal("breaker: failures by refusals", "0", p.results(ctx, "failure"), 0)
+	p.equal("confirms at the gateway beside the paid ones", "-", int(p.at(tosssim.OpConfirm).Calls)-sent, 0)
+	p.equal("breaker: successes beside the paid ones", "-", p.results(ctx, "success")-sent, 0)
+	p.equal("breaker: failures by refusals", "-", p.results(ctx, "failure"), 0)
 	limiter, bulkhead := p.number(ctx, `paymentd_refused_total{by="limiter"}`), p.number(ctx, `paymentd_refused_total{by="bulkhead"}`)
 	p.must("refused by limiter / by bulkhead", "-", fmt.Sprintf("%d / %d", limiter, bulkhead), limiter > 0 && bulkhead > 0 && limiter+bulkhead == refused)
-	p.equal("retries of a refusal", "0", p.sequences(ctx, "absorbed")+p.sequences(ctx, "exhausted"), 0)
-	p.equal("places in the bulkhead still taken", "0", p.number(ctx, "paymentd_bulkhead_in_flight"), 0)
+	p.equal("retries of a refusal", "-", p.sequences(ctx, "absorbed")+p.sequences(ctx, "exhausted"), 0)
+	p.equal("places in the bulkhead still taken", "-", p.number(ctx, "paymentd_bulkhead_in_flight"), 0)
 }
 
 func (p *play) sequences(ctx context.Context, result string) int {
@@ -136,20 +136,20 @@ func (p *play) s5Faults(ctx context.Context) error {
 			return err
 		}
 		r := p.confirm(ctx, all[i])
-		p.must(fmt.Sprintf("one fault (%s): the buyer sees", []string{"503", "500 with a code", "reset"}[i]), "success", r.word(), r.word() == "200 PAID")
+		p.must(fmt.Sprintf("one fault (%s): the buyer sees", []string{"503", "500 with a code", "reset"}[i]), "-", r.word(), r.word() == "200 PAID")
 	}
 	if err := p.s5Refused(ctx, all[4]); err != nil {
 		return err
 	}
 	p.equal("sequences absorbed", "-", p.sequences(ctx, "absorbed"), 4)
-	p.equal("breaker: successes of 8 tries", "4", p.results(ctx, "success"), 4)
+	p.equal("breaker: successes of 8 tries", "-", p.results(ctx, "success"), 4)
 	if err := p.rig.Toss.SetFaults(tosssim.Fault{Op: c, Status: 503, Next: 2}); err != nil {
 		return err
 	}
 	r := p.confirm(ctx, all[3])
-	p.must("two faults: the buyer sees", "an error", r.word(), r.word() == "202 PENDING")
+	p.must("two faults: the buyer sees", "-", r.word(), r.word() == "202 PENDING")
 	p.equal("sequences exhausted", "-", p.sequences(ctx, "exhausted"), 1)
-	p.equal("breaker: failures of 2 tries", "1", p.results(ctx, "failure"), 1)
+	p.equal("breaker: failures of 2 tries", "-", p.results(ctx, "failure"), 1)
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (p *play) s5Refused(ctx context.Context, o rig.Order) error {
 	failed := p.awaits(ctx, "the first try has failed", 10*time.Second, func() bool { return failures() > before })
 	err := p.rig.Toss.SetListening(true)
 	r := <-done
-	p.must("one fault (refused): the buyer sees", "success", r.word(), r.word() == "200 PAID")
+	p.must("one fault (refused): the buyer sees", "-", r.word(), r.word() == "200 PAID")
 	return errors.Join(failed, err)
 }
 
@@ -179,7 +179,7 @@ func (p *play) s5Open(ctx context.Context) error {
 		return err
 	}
 	replies := p.volley(ctx, orders("s5-open", 30))
-	p.equal("open breaker: refused with 503 pg_unavailable", "30", len(only(replies, "503 pg_unavailable")), 30)
+	p.equal("open breaker: refused with 503 pg_unavailable", "-", len(only(replies, "503 pg_unavailable")), 30)
 	spent := map[string]int{
 		"calls": int(p.at(tosssim.OpConfirm).Calls), "tokens": p.number(ctx, `paymentd_refused_total{by="limiter"}`),
 		"places": p.number(ctx, `paymentd_refused_total{by="bulkhead"}`), "retries": p.sequences(ctx, "absorbed") + p.sequences(ctx, "exhausted"),
@@ -188,13 +188,13 @@ func (p *play) s5Open(ctx context.Context) error {
 	for n := range maps.Values(spent) {
 		total += n
 	}
-	p.equal("open breaker: calls, refused tokens and places, retries", "0", total, 0)
+	p.equal("open breaker: calls, refused tokens and places, retries", "-", total, 0)
 	if err := p.force(ctx, "none"); err != nil {
 		return err
 	}
 	trials := p.pace(ctx, orders("s5-trial", 3), 200*time.Millisecond)
-	p.equal("open breaker: trials that found a token afterwards", "3", len(only(trials, "200 PAID")), 3)
+	p.equal("open breaker: trials that found a token afterwards", "-", len(only(trials, "200 PAID")), 3)
 	last := p.confirm(ctx, orders("s5-empty", 1)[0])
-	p.must("open breaker: the bucket held three, the next is", "busy", last.word(), last.word() == "503 busy")
+	p.must("open breaker: the bucket held three, the next is", "-", last.word(), last.word() == "503 busy")
 	return nil
 }

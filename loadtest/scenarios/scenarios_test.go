@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// A scenario waits more than it computes.
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = p.Value.Set("4")
+		_ = p.Value.Set("3")
 	}
 	os.Exit(m.Run())
 }
@@ -63,7 +63,7 @@ func TestScenarios(t *testing.T) {
 					t.Errorf("the report that is kept: %v %s", err, text)
 				}
 				svg, err := os.ReadFile(filepath.Join(out, s.name+".svg"))
-				if err != nil || !bytes.Contains(svg, []byte("<circle")) {
+				if err != nil || !bytes.Contains(svg, []byte("<circle")) && !bytes.Contains(svg, []byte(`width="16"`)) {
 					t.Errorf("the picture shows nothing: %v", err)
 				}
 			})
@@ -138,8 +138,8 @@ func TestQuantile(t *testing.T) {
 	for i := range 100 {
 		replies = append(replies, reply{Answer: rig.Answer{Took: time.Duration(100-i) * time.Second}})
 	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
-		if got := quantile(replies, q); got != want*time.Second {
+	for q, want := range map[float64]int{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
+		if got := quantile(replies, q); got.Seconds() != float64(want) {
 			t.Errorf("%g: %s, want %ds", q, got, want)
 		}
 	}
