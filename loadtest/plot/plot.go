@@ -176,6 +176,9 @@ func (s Series) draw(x, y scale, color string) string {
 			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="16" height="%.1f" fill="%s"/>`+"\n", px-8, py, height-bottom-py, color)
 			continue
 		}
+		if s.Kind == Line && len(s.Points) > 100 {
+			continue // the line is enough
+		}
 		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s" fill-opacity="0.7"/>`+"\n", px, py, color)
 	}
 	if s.Kind == Line {

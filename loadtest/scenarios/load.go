@@ -118,11 +118,11 @@ func quantile(replies []reply, q float64) time.Duration {
 	return took[max(at, 0)].Round(100 * time.Microsecond)
 }
 
-// dots are the waiting times in seconds over the time at which they began.
-func dots(name string, replies []reply) plot.Series {
+// dots are the waiting times in seconds over the time at which they began, since begin.
+func dots(name string, begin time.Duration, replies []reply) plot.Series {
 	s := plot.Series{Name: name, Kind: plot.Dots}
 	for _, r := range replies {
-		s.Points = append(s.Points, plot.Point{X: r.at.Seconds(), Y: r.Took.Seconds()})
+		s.Points = append(s.Points, plot.Point{X: (r.at - begin).Seconds(), Y: r.Took.Seconds()})
 	}
 	return s
 }

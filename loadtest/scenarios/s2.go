@@ -11,7 +11,7 @@ import (
 
 // s2 is a gateway that accepts confirms and never answers; lookups and cancels are well.
 func s2(ctx context.Context, p *play) error {
-	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the scenario began", "seconds until answered", true
+	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the first call", "seconds until answered", true
 	return p.inTurn(ctx,
 		func(ctx context.Context, p *play) error {
 			return p.on(ctx, p.s2System("S2a", setting("BREAKER_WINDOW", 0)), p.s2a)
@@ -42,7 +42,7 @@ func (p *play) timedOut(ctx context.Context, n int) error {
 // s2a: no breaker, 50 callers at once.
 func (p *play) s2a(ctx context.Context) error {
 	replies := p.volley(ctx, orders("s2a", 50))
-	p.draw(dots("S2a: no breaker, 50 at once", replies))
+	p.draw(dots("S2a: no breaker, 50 at once", replies[0].at, replies))
 	longest, theirs := quantile(replies, 1), 2*p.s2Timeout()
 	p.equal("S2a: answered 202, the work goes on", "-", len(only(replies, "202 PENDING")), 50)
 	p.goal("S2a: longest wait of a caller", theirs.String(), longest, longest <= p.s2Within()+500*time.Millisecond)
@@ -87,8 +87,8 @@ func (p *play) s2b(ctx context.Context) error {
 	second := p.volley(ctx, orders("s2b-refused", 50))
 	open := p.is(ctx, "open")
 	reads = p.number(ctx, waits) - reads
-	p.draw(dots("S2b: 20 with a breaker", first))
-	p.draw(dots("S2b: 50 more", second))
+	p.draw(dots("S2b: 20 with a breaker", first[0].at, first))
+	p.draw(dots("S2b: 50 more", first[0].at, second))
 	p.must("S2b: the breaker was open all the while", "-", open, open)
 	longest, p50, p99 := quantile(first, 1), quantile(second, 0.5), quantile(second, 0.99)
 	p.goal("S2b: longest wait of the 20", (2 * p.s2Timeout()).String(), longest, longest <= p.s2Within()+500*time.Millisecond)
@@ -103,11 +103,11 @@ func (p *play) s2b(ctx context.Context) error {
 	p.equal("S2b: calls at the gateway", "20", int(p.at(tosssim.OpConfirm).Calls), 20)
 	p.equal("S2b: failures that opened it, of 20", "-", p.results(ctx, "failure"), 10)
 	p.rig.Toss.ClearFaults()
-	p.mark(time.Since(p.begun), "gateway back")
+	p.mark(time.Since(begin), "gateway back")
 	if err := p.closesAgain(ctx, "s2b-after", 35*time.Second); err != nil {
 		return err
 	}
-	p.mark(time.Since(p.begun), "closed")
+	p.mark(time.Since(begin), "closed")
 	if err := p.s2After(ctx, "S2b", "20"); err != nil {
 		return err
 	}

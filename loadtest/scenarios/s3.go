@@ -150,8 +150,8 @@ func (p *play) s3Answers(all []iteration, s s3Story) {
 			open = append(open, r)
 		}
 	}
-	p.draw(dots("200 PAID", paid))
-	p.draw(dots("202 PENDING", pending))
+	p.draw(dots("200 PAID", 0, paid))
+	p.draw(dots("202 PENDING", 0, pending))
 	for text, at := range map[string]time.Duration{"killed": s.killed, "open": s.opened, "back": s.up, "closed": s.closed, "all paid": s.paid} {
 		p.mark(at, text)
 	}

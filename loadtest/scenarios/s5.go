@@ -17,7 +17,7 @@ const s5Slots, s5Burst, s5Rate = 20, 20, 30
 
 // s5 is the profile layered: a bulkhead, a limiter, one retry inside the breaker.
 func s5(ctx context.Context, p *play) error {
-	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the scenario began", "seconds until answered", true
+	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the burst", "seconds until answered", true
 	// Three tokens for three trials, and no more within the part; recovery stays out of it.
 	bucket := []string{setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"), setting("RESEND_WITHIN", 0)}
 	return p.inTurn(ctx,
@@ -56,9 +56,9 @@ func (p *play) s5Load(ctx context.Context) error {
 	rate := p.pace(ctx, orders("s5-rate", p.size(800, 160)), time.Second/80)
 	reads := stop()
 	paid, busy := only(slices.Concat(burst, rate), "200 PAID"), only(slices.Concat(burst, rate), "503 busy")
-	p.draw(dots("200 PAID", paid))
-	p.draw(dots("503 busy", busy))
-	p.draw(dots("reads", reads))
+	p.draw(dots("200 PAID", burst[0].at, paid))
+	p.draw(dots("503 busy", burst[0].at, busy))
+	p.draw(dots("reads", burst[0].at, reads))
 	p.equal("burst of 100: paid", "-", len(only(burst, "200 PAID")), s5Slots)
 	p.equal("burst of 100: refused as busy", "-", len(only(burst, "503 busy")), 100-s5Slots)
 	most := int(p.at(tosssim.OpConfirm).MaxRunning)

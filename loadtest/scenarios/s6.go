@@ -15,7 +15,7 @@ const s6Callers = 20
 
 // s6 is a commit that fails after the gateway has taken the money, under both policies.
 func s6(ctx context.Context, p *play) error {
-	p.chart.XLabel, p.chart.YLabel = "seconds since the scenario began", "seconds until answered"
+	p.chart.XLabel, p.chart.YLabel = "seconds since the calls of the part", "seconds until answered"
 	var parts []func(context.Context, *play) error
 	for _, policy := range []string{"hold", "cancel"} {
 		parts = append(parts, func(ctx context.Context, p *play) error {
@@ -88,7 +88,7 @@ func (p *play) s6Held(ctx context.Context, label string) error {
 		return err
 	}
 	paid, err := p.paid(ctx)
-	p.draw(dots(label, replies))
+	p.draw(dots(label, replies[0].at, replies))
 	p.told(label+", pool held: answered", "approved, then given back", tally(replies))
 	p.equal(label+", pool held: cancels", "one each", int(p.at(tosssim.OpCancel).Calls), 0)
 	p.equal(label+", pool held: PAID", "40 stuck for ever", paid, s6Callers)
@@ -121,7 +121,7 @@ func (p *play) s6Stopped(ctx context.Context, label, policy string) error {
 	if err != nil {
 		return err
 	}
-	p.draw(dots(label, replies))
+	p.draw(dots(label, replies[0].at, replies))
 	p.must(label+", database stopped: answered", "approved, then given back", tally(replies), len(only(replies, "202 PENDING", "503 db_failed")) == s6Callers)
 	p.told(label+", database stopped: settled after it is back", "by hand", took)
 	cancels := int(p.rig.Toss.Ledger().Cancels)
