@@ -19,7 +19,10 @@ const s5Slots, s5Burst, s5Rate = 20, 20, 30
 func s5(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the burst", "seconds until answered", true
 	// Three tokens for three trials, and no more within the part; recovery stays out of it.
-	bucket := []string{setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"), setting("RESEND_WITHIN", 0)}
+	bucket := []string{
+		setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"),
+		setting("RESEND_WITHIN", 0),
+	}
 	return p.inTurn(ctx,
 		func(ctx context.Context, p *play) error {
 			return p.on(ctx, system{label: "load", profile: "layered", settings: []string{setting("DB_ACQUIRE_TIMEOUT", "10s")}}, p.s5Load)
