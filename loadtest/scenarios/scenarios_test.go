@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"paymentd/internal/tosssim"
 	"paymentd/loadtest/rig"
 )
@@ -145,5 +147,24 @@ func TestQuantile(t *testing.T) {
 	}
 	if got := quantile(nil, 0.5); got != 0 {
 		t.Errorf("of nothing: %s", got)
+	}
+}
+
+// TestPage: the page tells what the results that are kept beside it say.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/scenarios.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := rewrite(page, "../results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(page)); diff != "" {
+		t.Errorf("docs/scenarios.md, go run ./loadtest/scenarios --page docs/scenarios.md (-want +got):\n%s", diff)
+	}
+	if _, err := rewrite([]byte("nothing"), "../results"); err == nil {
+		t.Error("a page without a place for figures is written")
 	}
 }
