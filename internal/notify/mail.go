@@ -22,11 +22,16 @@ import (
 	"paymentd/internal/payment"
 )
 
-// quitWithin bounds the farewell after a mail was accepted.
-const quitWithin = time.Second
+const (
+	// quitWithin bounds the farewell after a mail was accepted.
+	quitWithin = time.Second
+	// mostHeard is how many bytes a server may say in one session, TLS included.
+	mostHeard = 1 << 20
+)
 
 var (
 	errPlainText   = errors.New("user and password are not sent over a connection without TLS")
+	errEndless     = errors.New("the server talks without end")
 	errNoMechanism = errors.New("the server offers neither AUTH PLAIN nor AUTH LOGIN")
 )
 
@@ -111,7 +116,7 @@ func (m *Mail) Send(ctx context.Context, n payment.Notice) error {
 	defer raw.Close()
 	// A server that hangs or trickles is left at the end of ctx, whatever deadlines the client sets meanwhile.
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
-	client, err := m.client(raw)
+	client, err := m.client(&patientConn{Conn: raw, left: mostHeard})
 	if err != nil {
 		return mailError(ctx, err)
 	}
@@ -127,6 +132,22 @@ func (m *Mail) Send(ctx context.Context, n payment.Notice) error {
 	defer farewell.Stop()
 	_ = client.CloseWithSMTPClient(session)
 	return nil
+}
+
+// patientConn ends a session in which the server says too much: the client keeps a line whole, however long it is.
+type patientConn struct {
+	net.Conn
+	left int
+}
+
+// Read fails once the server has said all that it may.
+func (c *patientConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errEndless
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
 }
 
 // client speaks SMTP over one connection.
@@ -201,7 +222,7 @@ func beforeTheMail(err error) string {
 	if refused, ok := errors.AsType[*textproto.Error](err); ok {
 		return fmt.Sprintf("status %d before the mail: the server or the login refused", refused.Code)
 	}
-	for _, known := range []error{errPlainText, errNoMechanism} {
+	for _, known := range []error{errPlainText, errNoMechanism, errEndless} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}

@@ -247,6 +247,13 @@ func TestMailRudeServers(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}},
+		{name: "talks without end", want: "mail: the server talks without end", talk: func(c net.Conn) {
+			for line := strings.Repeat("a", 64<<10); ; {
+				if _, err := fmt.Fprint(c, line); err != nil {
+					return
+				}
+			}
+		}},
 		{name: "no SMTP", talk: func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 400 someone@example.com\r\n") }, want: "mail: the server does not speak SMTP as expected"},
 	}
 	for _, test := range tests {
