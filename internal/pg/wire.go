@@ -190,13 +190,17 @@ func parseAnyTime(text string) time.Time {
 
 // confirmBody is the JSON of a confirm.
 func confirmBody(o payment.Order) []byte {
-	return encode(map[string]any{
-		"paymentKey": o.PaymentKey, "orderId": o.OrderID, "amount": json.Number(o.Amount.Text(o.Currency)),
-	})
+	return encode(wireConfirm{o.PaymentKey, o.OrderID, json.Number(o.Amount.Text(o.Currency))})
+}
+
+type wireConfirm struct {
+	PaymentKey string      `json:"paymentKey"`
+	OrderID    string      `json:"orderId"`
+	Amount     json.Number `json:"amount"`
 }
 
 // encode marshals strings and numbers, which cannot fail.
-func encode(fields map[string]any) []byte {
+func encode(fields any) []byte {
 	b, err := json.Marshal(fields)
 	if err != nil {
 		panic(err)

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"paymentd/internal/payment"
 )
@@ -14,7 +16,7 @@ import (
 // columns is the one list that scanPayment reads. Every statement names payments p, or a CTE of these columns.
 // A parked row is due at infinity, which no time.Time can say.
 const columns = `p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
-	p.receipt_url, p.canceled_amount, p.virtual_account, p.failure_code, p.failure_gateway_code, p.failure_message,
+	p.receipt_url, p.canceled_amount, p.virtual_account::text, p.failure_code, p.failure_gateway_code, p.failure_message,
 	p.member_id, p.receipt_email, p.created_at, p.updated_at, p.version, p.holds_order, p.maybe_sent, p.leased,
 	NULLIF(p.due_at, 'infinity') AS due_at, p.reserved_at, p.first_sent_at, p.last_sent_at, p.sends, p.key_spent,
 	p.looks, p.told, now() AS read_at`
@@ -27,30 +29,38 @@ type virtualAccount struct {
 	DueDate       time.Time `json:"dueDate,omitzero"`
 }
 
-// scanPayment reads columns, then whatever the statement returns besides.
+// scanPayment reads columns, then whatever the statement returns besides. The targets are types that pgx knows by
+// themselves: finding out what a named type or a pointer to a pointer is made of costs more than reading the row.
 func scanPayment(row pgx.Row, p *payment.Payment, more ...any) error {
-	var (
+	var r struct { // one allocation
 		failure                            payment.Failure
-		account                            *virtualAccount
-		approved, due, firstSent, lastSent *time.Time
-	)
+		account                            pgtype.Text
+		approved, due, firstSent, lastSent pgtype.Timestamptz
+		created, updated, reserved, read   pgtype.Timestamptz
+	}
 	*p = payment.Payment{}
 	err := row.Scan(append([]any{
-		&p.ID, &p.OrderID, &p.PaymentKey, &p.Amount, &p.Currency, &p.Status, &p.Method, &approved,
-		&p.ReceiptURL, &p.CanceledAmount, &account, &failure.Code, &failure.GatewayCode, &failure.Message,
-		&p.MemberID, &p.ReceiptEmail, &p.CreatedAt, &p.UpdatedAt, &p.Version, &p.HoldsOrder, &p.MaybeSent, &p.Leased,
-		&due, &p.ReservedAt, &firstSent, &lastSent, &p.Sends, &p.KeySpent,
-		&p.Looks, &p.Told, &p.ReadAt,
+		&p.ID, &p.OrderID, &p.PaymentKey, (*int64)(&p.Amount), (*string)(&p.Currency), (*string)(&p.Status), &p.Method, &r.approved,
+		&p.ReceiptURL, (*int64)(&p.CanceledAmount), &r.account, (*string)(&r.failure.Code), &r.failure.GatewayCode, &r.failure.Message,
+		&p.MemberID, &p.ReceiptEmail, &r.created, &r.updated, &p.Version, &p.HoldsOrder, &p.MaybeSent, &p.Leased,
+		&r.due, &r.reserved, &r.firstSent, &r.lastSent, &p.Sends, &p.KeySpent,
+		&p.Looks, &p.Told, &r.read,
 	}, more...)...)
 	if err != nil {
 		return err
 	}
-	p.ApprovedAt, p.DueAt, p.FirstSentAt, p.LastSentAt = timeOf(approved), timeOf(due), timeOf(firstSent), timeOf(lastSent)
-	if failure.Code != "" {
+	p.CreatedAt, p.UpdatedAt, p.ReservedAt, p.ReadAt = r.created.Time, r.updated.Time, r.reserved.Time, r.read.Time
+	p.ApprovedAt, p.DueAt, p.FirstSentAt, p.LastSentAt = r.approved.Time, r.due.Time, r.firstSent.Time, r.lastSent.Time
+	if r.failure.Code != "" {
+		failure := r.failure
 		p.Failure = &failure
 	}
-	if account != nil {
-		p.VirtualAccount = (*payment.VirtualAccount)(account)
+	if r.account.Valid {
+		var v virtualAccount
+		if err := json.Unmarshal([]byte(r.account.String), &v); err != nil {
+			return err
+		}
+		p.VirtualAccount = (*payment.VirtualAccount)(&v)
 	}
 	return nil
 }

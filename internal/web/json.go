@@ -78,25 +78,34 @@ func ParseObject(body []byte, allowed ...string) (*Object, error) {
 	if !utf8.Valid(body) {
 		return nil, invalidBody("is not valid UTF-8")
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	var whole json.RawMessage
-	if err := dec.Decode(&whole); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, invalidBody("is empty")
-		}
-		return nil, invalidBody("is not valid JSON")
+	if !json.Valid(body) {
+		return nil, invalidBody(notValid(body))
 	}
-	if len(bytes.Trim(body[dec.InputOffset():], " \t\r\n")) > 0 {
-		return nil, invalidBody("has data after its JSON value")
-	}
-	if whole[0] != '{' {
+	if whole := bytes.TrimLeft(body, space); whole[0] != '{' {
 		return nil, invalidBody("must be a JSON object")
 	}
-	o := &Object{members: map[string]json.RawMessage{}, refused: map[string]bool{}}
-	if err := o.fill(whole, allowed); err != nil {
+	o := &Object{members: make(map[string]json.RawMessage, len(allowed))}
+	if err := o.fill(body, allowed); err != nil {
 		return nil, err
 	}
 	return o, nil
+}
+
+// space is what JSON allows around its values.
+const space = " \t\r\n"
+
+// notValid says what a body that is no JSON value is.
+func notValid(body []byte) string {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	var first json.RawMessage
+	switch err := dec.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return "is empty"
+	case err != nil:
+		return "is not valid JSON"
+	default:
+		return "has data after its JSON value"
+	}
 }
 
 func (o *Object) fill(whole []byte, allowed []string) error {
@@ -129,6 +138,9 @@ func (o *Object) fill(whole []byte, allowed []string) error {
 func (o *Object) Refuse(field, reason string) {
 	if o.refused[field] {
 		return
+	}
+	if o.refused == nil {
+		o.refused = map[string]bool{}
 	}
 	o.refused[field] = true
 	if o.within != nil {

@@ -41,6 +41,7 @@ type plan struct {
 	gateway          time.Duration
 	durable          bool
 	program, against string
+	with             string
 	webhook          bool
 	json, profile    string
 }
@@ -62,7 +63,8 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.BoolVar(&p.durable, "durable", false, "let PostgreSQL sync every commit to disk, on both sides")
 	f.BoolVar(&p.webhook, "webhook", false, "deliver payment.* notices to a webhook, which shares the machine too; else all go to the log")
 	f.StringVar(&p.program, "paymentd", "", "the program; empty: built from the sources")
-	f.StringVar(&p.against, "against", "", "another paymentd to compare with in S9, in place of the same one with DB_MERGE=off")
+	f.StringVar(&p.with, "with", "PAYMENTD_DB_MERGE=off", "settings, separated by commas, of the second paymentd of S9")
+	f.StringVar(&p.against, "against", "", "another program to compare with in S9, in place of the same one with other settings")
 	f.StringVar(&p.json, "json", "", "write all figures as JSON to this file")
 	f.StringVar(&p.profile, "profile", "", "write CPU and allocation profiles of paymentd under the most callers of S9 to this folder")
 	if err := f.Parse(args); err != nil {
@@ -132,7 +134,7 @@ type variant struct {
 }
 
 func open(ctx context.Context, p plan, out io.Writer) (b *bench, err error) {
-	b = &bench{plan: p, out: out, variants: []variant{{name: "paymentd"}, {name: "DB_MERGE=off", settings: []string{"PAYMENTD_DB_MERGE=off"}}}}
+	b = &bench{plan: p, out: out, variants: []variant{{name: "paymentd"}, {name: strings.ReplaceAll(p.with, "PAYMENTD_", ""), settings: strings.Split(p.with, ",")}}}
 	if p.against != "" {
 		b.variants[1] = variant{name: filepath.Base(p.against), program: p.against}
 	}

@@ -7,7 +7,7 @@ INSERT INTO payments AS p (order_id, payment_key, amount, currency, member_id, r
 	VALUES ('bench-' || :client_id || '-' || :i, 'test_' || :client_id || '-' || :i, 15000, 'KRW', '', '', 'PENDING', true, 1, true, true, now() + '60 seconds'::interval, now(), now(), now(), 1, now(), now())
 	ON CONFLICT DO NOTHING
 	RETURNING p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
-	p.receipt_url, p.canceled_amount, p.virtual_account, p.failure_code, p.failure_gateway_code, p.failure_message,
+	p.receipt_url, p.canceled_amount, p.virtual_account::text, p.failure_code, p.failure_gateway_code, p.failure_message,
 	p.member_id, p.receipt_email, p.created_at, p.updated_at, p.version, p.holds_order, p.maybe_sent, p.leased,
 	NULLIF(p.due_at, 'infinity') AS due_at, p.reserved_at, p.first_sent_at, p.last_sent_at, p.sends, p.key_spent,
 	p.looks, p.told, now() AS read_at \gset
@@ -18,7 +18,7 @@ WITH moved AS (
 			updated_at = now()
 		WHERE p.id = :id AND p.status IN ('PENDING', 'AWAITING_DEPOSIT')
 		RETURNING p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
-	p.receipt_url, p.canceled_amount, p.virtual_account, p.failure_code, p.failure_gateway_code, p.failure_message,
+	p.receipt_url, p.canceled_amount, p.virtual_account::text, p.failure_code, p.failure_gateway_code, p.failure_message,
 	p.member_id, p.receipt_email, p.created_at, p.updated_at, p.version, p.holds_order, p.maybe_sent, p.leased,
 	NULLIF(p.due_at, 'infinity') AS due_at, p.reserved_at, p.first_sent_at, p.last_sent_at, p.sends, p.key_spent,
 	p.looks, p.told, now() AS read_at
@@ -33,7 +33,7 @@ WITH moved AS (
 		ON CONFLICT DO NOTHING
 	)
 	SELECT p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
-	p.receipt_url, p.canceled_amount, p.virtual_account, p.failure_code, p.failure_gateway_code, p.failure_message,
+	p.receipt_url, p.canceled_amount, p.virtual_account::text, p.failure_code, p.failure_gateway_code, p.failure_message,
 	p.member_id, p.receipt_email, p.created_at, p.updated_at, p.version, p.holds_order, p.maybe_sent, p.leased,
 	NULLIF(p.due_at, 'infinity') AS due_at, p.reserved_at, p.first_sent_at, p.last_sent_at, p.sends, p.key_spent,
 	p.looks, p.told, now() AS read_at FROM moved AS p;
