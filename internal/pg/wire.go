@@ -190,13 +190,13 @@ func parseAnyTime(text string) time.Time {
 
 // confirmBody is the JSON of a confirm.
 func confirmBody(o payment.Order) []byte {
-	return encode(wireConfirm{o.PaymentKey, o.OrderID, json.Number(o.Amount.Text(o.Currency))})
+	return encode(wireConfirm{json.Number(o.Amount.Text(o.Currency)), o.OrderID, o.PaymentKey})
 }
 
 type wireConfirm struct {
-	PaymentKey string      `json:"paymentKey"`
-	OrderID    string      `json:"orderId"`
 	Amount     json.Number `json:"amount"`
+	OrderID    string      `json:"orderId"`
+	PaymentKey string      `json:"paymentKey"`
 }
 
 // encode marshals strings and numbers, which cannot fail.
