@@ -263,6 +263,23 @@ func decideCanceled(o Observation) Action {
 	}
 }
 
+// Agrees reports whether Toss says of a payment what we say, so that an incident about a contradiction has lost its
+// cause. Of a FAILED one only a definite end does: that Toss no longer knows it explains nothing.
+func (o Observation) Agrees(p Payment) bool {
+	switch p.Status {
+	case AwaitingDeposit:
+		return o.Sighting == SeenWaiting && o.Matches(p)
+	case Paid:
+		return (o.Sighting == SeenDone || o.Sighting == SeenPartlyCanceled) && o.Matches(p) && o.Total-o.Balance == p.CanceledAmount
+	case Failed:
+		return o.Sighting == SeenAborted || o.Sighting == SeenExpired
+	case Canceled:
+		return o.Returned() || o.Sighting == SeenDone && o.Balance == 0
+	default:
+		return false
+	}
+}
+
 // noNews is an answer that says nothing of the payment.
 func (o Observation) noNews() bool {
 	return o.Sighting == SeenNoAnswer || o.Sighting == SeenUnknownStatus || o.Sighting == SeenNothing

@@ -164,11 +164,16 @@ const releaseSQL = `WITH freed AS (
 		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
 		SELECT p.id, p.version, p.status, p.status, $12, 'incident ' || $10 || ': ' || $13, $11::jsonb FROM freed AS p, incident
 		WHERE p.version > $2
+	), closed AS (
+		UPDATE incidents AS i SET resolved_at = now(), resolved_by = $12, action = 'settled', note = $13
+		FROM freed AS p WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind = ANY($15::text[])
+		  AND NOT (p.status = 'PAID' AND i.kind = 'unexpected_state' AND ` + partlyBefore + `)
 	)
 	SELECT ` + columns + ` FROM freed AS p`
 
 // Release gives the lease back and says when to look again. Only with an incident that was not open it raises the
-// version, for the event of it. NoRows: the row is no longer at the version read. A
+// version, for the event of it. An observation that agrees with the row closes the incidents about a contradiction.
+// NoRows: the row is no longer at the version read. A
 // FAILED row for which Toss shows that all money went back gets its cancels recorded and lets its order go; one that
 // holds its order for a give back is looked at again until then.
 func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending, error) {
@@ -179,9 +184,13 @@ func (s *Store) Release(ctx context.Context, r approval.Release) (payment.Ending
 		})
 		return ending, err
 	}
+	closes := []payment.IncidentKind{}
+	if r.Incident == "" {
+		closes = append(closes, explains(p, r.Observation)...)
+	}
 	_, ending, err := s.writePayment(ctx, statement{"release payment", releaseSQL, []any{
 		p.ID, p.Version, r.Park, nextLook(p, r.DueIn), r.Forget, r.NotSent, r.Sent, r.KeySpent, r.Told,
-		string(r.Incident), evidenceOf(r.Observation, r.Reason), string(r.Actor), clean(r.Reason), orNull(r.DueBy),
+		string(r.Incident), evidenceOf(r.Observation, r.Reason), string(r.Actor), clean(r.Reason), orNull(r.DueBy), closes,
 	}})
 	return ending, err
 }

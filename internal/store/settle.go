@@ -87,6 +87,7 @@ const settleSQL = `WITH old AS (
 	), closed AS (
 		UPDATE incidents AS i SET resolved_at = now(), resolved_by = @actor, action = 'settled', note = @reason
 		FROM moved AS p WHERE i.payment_key = p.payment_key AND i.resolved_at IS NULL AND i.kind = ANY(@closes::text[])
+		  AND NOT (p.status = 'PAID' AND i.kind = 'unexpected_state' AND ` + partlyBefore + `)
 	), opened AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
 		SELECT n.id, n.payment_key, n.order_id, n.kind, n.evidence
@@ -94,6 +95,10 @@ const settleSQL = `WITH old AS (
 		WHERE n.kind <> '' AND ` + unlessDecided + `
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
 	)`
+
+// partlyBefore is the incident that somebody canceled a part before we knew of the approval. That Toss goes on saying so
+// explains nothing: a person says whether the shop knows of it, unless everything goes back.
+const partlyBefore = `i.evidence->>'sighting' IS NOT DISTINCT FROM 'PARTIAL_CANCELED'`
 
 // failedEvent is the same for one reservation, whoever writes the notice of its failure, and another after a reopening.
 const failedEvent = `'failed-' || (EXTRACT(EPOCH FROM p.reserved_at) * 1000000)::bigint`
@@ -274,6 +279,10 @@ func (m move) closes() []payment.IncidentKind {
 	case m.to == payment.AwaitingDeposit:
 		kinds = []payment.IncidentKind{payment.UnknownOutcome}
 	}
+	if after := m.Payment; !m.returned {
+		after.Status, after.CanceledAmount = m.to, max(after.CanceledAmount, m.canceled())
+		kinds = append(kinds, explains(after, m.Observation)...)
+	}
 	keep := kinds[:0]
 	for _, k := range kinds {
 		if k != m.Action.Incident {
@@ -281,4 +290,16 @@ func (m move) closes() []payment.IncidentKind {
 		}
 	}
 	return keep
+}
+
+// explains names the incidents about a contradiction that o ends, because Toss says of p what we say.
+func explains(p payment.Payment, o payment.Observation) []payment.IncidentKind {
+	switch {
+	case !o.Agrees(p):
+		return nil
+	case p.Status == payment.Paid:
+		return []payment.IncidentKind{payment.UnexpectedState, payment.Mismatch}
+	default:
+		return []payment.IncidentKind{payment.UnexpectedState}
+	}
 }
