@@ -107,6 +107,7 @@ func crashStories() []story {
 				"recovery.ClaimDue before", "recovery.ClaimDue after", "gateway.Lookup before", "gateway.Lookup during", "gateway.Lookup after",
 				"recovery.Settle before", "recovery.Settle after", "recovery.SweepMissingNotices before", "recovery.SweepMissingNotices after",
 				"recovery.SweepStuck before", "recovery.SweepStuck after",
+				"recovery.SweepOrphans before", "recovery.SweepOrphans after",
 			},
 		},
 		{

@@ -247,6 +247,11 @@ func (s doomedSweeper) SweepStuck(ctx context.Context, lease time.Duration, limi
 	return s.Sweeper.SweepStuck(ctx, lease, limit)
 }
 
+func (s doomedSweeper) SweepOrphans(ctx context.Context) (int, error) {
+	defer s.at.step("recovery.SweepOrphans")()
+	return s.Sweeper.SweepOrphans(ctx)
+}
+
 type doomedOutbox struct {
 	notify.Queue
 	at failpoints

@@ -55,7 +55,8 @@ func (w *world) ledgerRows() []payment.LedgerRow {
 				AND h.kind <> 'dead_notice')
 		FROM payments AS p
 		UNION ALL
-		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL), false,
+		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL),
+			bool_or(i.resolved_at IS NOT NULL AND i.action = 'settled'),
 			bool_or(i.resolved_at IS NOT NULL AND i.action <> 'settled')
 		FROM incidents AS i
 		WHERE i.kind <> 'dead_notice' AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)

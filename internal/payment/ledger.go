@@ -230,7 +230,7 @@ func (c *ledgerCheck) count(box Box, balance Amount) {
 
 // box is where a row puts its approval; empty means nowhere.
 func (r LedgerRow) box(a Approval) Box {
-	returned := a.Balance() == 0 && (r.Status == Canceled || r.Status == Failed && r.DoneCancels)
+	returned := a.Balance() == 0 && (r.Status == Canceled || (r.Status == Failed || r.Status == "") && r.DoneCancels)
 	switch {
 	case r.Status == Paid:
 		return InBoxPaid

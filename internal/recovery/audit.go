@@ -32,6 +32,8 @@ type Books interface {
 	ApprovedBetween(ctx context.Context, from, to time.Time, after int64) (page []payment.AuditRow, next int64, err error)
 	// OpenOrphan opens the incident orphan_approval; opened is false if it is open already or the payment is here.
 	OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error)
+	// CloseOrphan closes that incident if the money went back since it was opened.
+	CloseOrphan(ctx context.Context, o payment.Observation, by payment.Actor) (closed bool, err error)
 }
 
 // AuditOptions say what to audit; all but DryRun and Progress are required.

@@ -25,6 +25,7 @@ type books struct {
 	crossing map[string]func()
 	lookups  []string
 	opened   []string
+	closed   []string
 	failing  string // the method that fails
 }
 
@@ -107,6 +108,14 @@ func (b *books) OpenOrphan(_ context.Context, o payment.Observation, _ string) (
 	}
 	b.opened = append(b.opened, o.PaymentKey)
 	return true, nil
+}
+
+func (b *books) CloseOrphan(_ context.Context, o payment.Observation, by payment.Actor) (bool, error) {
+	if b.failing == "CloseOrphan" {
+		return false, errBooks
+	}
+	b.closed = append(b.closed, o.PaymentKey+" "+string(by))
+	return o.Returned(), nil
 }
 
 var (
@@ -253,6 +262,49 @@ func TestAuditJudges(t *testing.T) {
 			}
 			if want := tt.kind == MissingHere; (r.IncidentsOpened == 1) != want || (len(b.opened) == 1) != want {
 				t.Errorf("%d incidents, opened %v", r.IncidentsOpened, b.opened)
+			}
+		})
+	}
+}
+
+// TestAuditClosesOrphans whose money went back, once, and never in a dry run.
+func TestAuditClosesOrphans(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		balance payment.Amount
+		row     payment.AuditRow
+		dryRun  bool
+		closed  int
+		equal   bool
+		ledger  string // approved returned incident violations
+	}{
+		{"went back meanwhile", 0, payment.AuditRow{LedgerRow: payment.LedgerRow{MoneyIncident: true}}, false, 1, true, "1 1 0 0"},
+		{"dry run", 0, payment.AuditRow{LedgerRow: payment.LedgerRow{MoneyIncident: true}}, true, 0, false, "1 0 1 0"},
+		{"is there still", 15000, payment.AuditRow{LedgerRow: payment.LedgerRow{MoneyIncident: true}}, false, 1, false, "1 0 1 0"},
+		{"closed before", 0, payment.AuditRow{LedgerRow: payment.LedgerRow{DoneCancels: true}}, false, 0, true, "1 1 0 0"},
+		{"closed before, and charged again", 15000, payment.AuditRow{LedgerRow: payment.LedgerRow{DoneCancels: true}}, false, 0, false, "1 0 1 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.row.PaymentKey, tt.row.OrderID = "k", "order-k"
+			status, feed := payment.SeenDone, []payment.Transaction{took("k")}
+			if tt.balance == 0 {
+				status, feed = payment.SeenCanceled, append(feed, gave("k", 15000, payment.SeenCanceled))
+			}
+			b := &books{
+				feed: [][]payment.Transaction{feed}, toss: map[string]payment.Answer{"k": theirs("k", status, tt.balance)},
+				rows: map[string]payment.AuditRow{"k": tt.row},
+			}
+			o := b.options()
+			o.DryRun = tt.dryRun
+			r, err := Audit(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := r.Ledger
+			if got := fmt.Sprint(l.Approved, l.Returned, l.Incident, len(l.Violations)); got != tt.ledger || r.Equal() != tt.equal || len(b.closed) != tt.closed {
+				t.Errorf("%s, equal %v, closed %v; want %s, %v, %d: %s", got, r.Equal(), b.closed, tt.ledger, tt.equal, tt.closed, l)
 			}
 		})
 	}

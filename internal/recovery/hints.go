@@ -33,6 +33,8 @@ type HintQueue interface {
 	EndHint(ctx context.Context, w payment.KeptWork, again time.Duration) error
 	// OpenOrphan opens the incident orphan_approval; opened is false if it is open already or the payment is here.
 	OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error)
+	// CloseOrphan closes that incident if the money went back since it was opened.
+	CloseOrphan(ctx context.Context, o payment.Observation, by payment.Actor) (closed bool, err error)
 	// SweepHints forgets what Toss repeats no more.
 	SweepHints(ctx context.Context) error
 }
@@ -286,6 +288,9 @@ func (s *Hints) stranger(ctx context.Context, h payment.Hint) error {
 			s.recovery.metrics.did(approval.DidIncident)
 			s.recovery.log.WarnContext(ctx, "approval of a payment that is not known here", "order_id", a.Observation.OrderID)
 		}
+		return err
+	case a.Kind == payment.KindPayment && a.Observation.Returned():
+		_, err := s.work.CloseOrphan(ctx, a.Observation, payment.ByWebhook)
 		return err
 	case a.Kind == payment.KindPayment && a.Observation.Sighting != payment.SeenUnknownStatus:
 		return nil

@@ -33,6 +33,7 @@ type keptHints struct {
 	full    bool
 	fails   error
 	orphans []string
+	closed  []string
 }
 
 func (k *keptHints) KnowsHint(_ context.Context, id string) (bool, error) {
@@ -87,6 +88,13 @@ func (k *keptHints) OpenOrphan(_ context.Context, o payment.Observation, _ strin
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.orphans = append(k.orphans, o.PaymentKey)
+	return true, nil
+}
+
+func (k *keptHints) CloseOrphan(_ context.Context, o payment.Observation, by payment.Actor) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = append(k.closed, o.PaymentKey+" "+string(by))
 	return true, nil
 }
 
@@ -210,6 +218,9 @@ func TestHints(t *testing.T) {
 		b.runHints(10 * time.Second)
 		if diff := cmp.Diff([]string{"key-1"}, b.kept.orphans); diff != "" || b.kept.left() != 0 {
 			b.Errorf("%d left, orphans (-want +got):\n%s", b.kept.left(), diff)
+		}
+		if diff := cmp.Diff([]string{"key-2 webhook"}, b.kept.closed); diff != "" {
+			b.Errorf("given back (-want +got):\n%s", diff)
 		}
 	})
 	hintsInBubble(t, "unknown, and known by then", func(b *hintBench) {

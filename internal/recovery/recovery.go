@@ -37,6 +37,8 @@ type Sweeper interface {
 	// SweepStuck makes up to limit payments due that are stuck by a mistake of whatever origin, and says how many: parked
 	// ones whose incident is closed, what nobody looks at although it is not done, and times further away than lease.
 	SweepStuck(ctx context.Context, lease time.Duration, limit int) (int, error)
+	// SweepOrphans closes the incidents of approvals that turned up here and are settled, and says how many.
+	SweepOrphans(ctx context.Context) (int, error)
 }
 
 // Resolver does what the decision table says for one claimed payment.
@@ -156,17 +158,19 @@ const longestLease = time.Hour
 // sweepPage is how many stuck payments one statement frees.
 const sweepPage = 1000
 
-// sweep is the 10-minute round: missing notices, what is stuck, and then what is due. It reads state alone, so it also
+// sweep is the 10-minute round: missing notices, what is stuck, orphans that turned up, and then what is due. It reads state alone, so it also
 // finds what no event ever led to.
 func (r *Recovery) sweep(ctx context.Context) error {
 	added, errNotices := r.opt.Sweeper.SweepMissingNotices(ctx)
 	freed, errStuck := r.free(ctx)
-	if added > 0 || freed > 0 {
-		r.log.WarnContext(ctx, "swept", "notices_added", added, "payments_freed", freed)
+	closed, errOrphans := r.opt.Sweeper.SweepOrphans(ctx)
+	if added > 0 || freed > 0 || closed > 0 {
+		r.log.WarnContext(ctx, "swept", "notices_added", added, "payments_freed", freed, "orphans_closed", closed)
 	}
 	_, errDue := r.runDue(ctx)
 	// One that fails must not keep the others from being done.
-	return errors.Join(wrap("add missing notices", errNotices), wrap("free stuck payments", errStuck), errDue)
+	return errors.Join(wrap("add missing notices", errNotices), wrap("free stuck payments", errStuck),
+		wrap("close orphans", errOrphans), errDue)
 }
 
 // free frees what is stuck, page by page; a page that is not full was the last.

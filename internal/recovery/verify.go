@@ -75,6 +75,8 @@ func (s *suspect) judge(doubtFor time.Duration) { //nolint:cyclop // one table
 	switch settled := row.Status == payment.Paid || row.Status == payment.Canceled; {
 	case row.ByHand && !row.MoneyIncident && approved && !settled && !row.Status.Unfinished():
 		// An operator has answered for it; the ledger counts it apart.
+	case row.Status == "" && approved && o.Returned() && row.DoneCancels && !row.MoneyIncident:
+		// The incident about it closed when the money went back.
 	case row.Status == "" && approved:
 		s.kind, s.note = MissingHere, "no payment with this key"
 	case row.Status == "" || !approved && !settled:
@@ -132,6 +134,15 @@ func (s *suspect) word() string {
 // conclude reports a suspect, opens its incident and enters it into the ledger.
 func (a *audit) conclude(ctx context.Context, s suspect) error {
 	incident := s.row.MoneyIncident
+	if s.kind == MissingHere && incident && !a.DryRun {
+		closed, err := a.Books.CloseOrphan(ctx, s.seen.Observation, payment.ByOperator)
+		if err != nil {
+			return err
+		}
+		if closed {
+			s.kind, s.row.DoneCancels, incident = "", true, false
+		}
+	}
 	if s.kind == MissingHere && !a.DryRun {
 		opened, err := a.Books.OpenOrphan(ctx, s.seen.Observation, "found by an audit of the gateway's transactions")
 		if err != nil {
@@ -180,7 +191,7 @@ func (a *audit) enterSuspect(s suspect, incident bool) {
 	inside := func(t time.Time) bool { return !t.Before(a.From) && t.Before(a.To) }
 	row := s.row.LedgerRow
 	row.PaymentKey, row.MoneyIncident = s.key, incident
-	known := s.row.Status != "" || incident || row.ByHand
+	known := s.row.Status != "" || incident || row.ByHand || row.DoneCancels
 	switch {
 	case s.kind == Unverified && !fed, !fed && !inside(o.ApprovedAt) && !inside(s.row.ApprovedAt):
 		return

@@ -108,10 +108,83 @@ func TestAuditRows(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"pk_gone CANCELED 15000 15000 false true", "pk_nowhere  0 0 true false", "pk_paid PAID 15000 0 false false", "pk_pending PENDING 15000 0 true false",
+		"pk_closed  0 0 false true", "pk_gone CANCELED 15000 15000 false true", "pk_nowhere  0 0 true false", "pk_paid PAID 15000 0 false false", "pk_pending PENDING 15000 0 true false",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+// TestCloseOrphan: one whose money went back meanwhile is returned, for an audit too. What was back when it was opened, and
+// what an operator answered for, stays as it is.
+func TestCloseOrphan(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	o := payment.Observation{Sighting: payment.SeenDone, PaymentKey: "pk_1", OrderID: "order_1", Total: 15000, Balance: 15000, Currency: payment.KRW}
+	gone := o
+	gone.Sighting, gone.Balance = payment.SeenCanceled, 0
+	step := func(what string, closes, want bool, seen payment.Observation) {
+		t.Helper()
+		got, err := false, error(nil)
+		if closes {
+			got, err = f.CloseOrphan(t.Context(), seen, payment.ByWebhook)
+		} else {
+			got, err = f.OpenOrphan(t.Context(), seen, "found")
+		}
+		if got != want || err != nil {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	step("nothing to close", true, false, gone)
+	step("open", false, true, o)
+	step("the money is there", true, false, o)
+	step("the money went back", true, true, gone)
+	step("closed already", true, false, gone)
+	rows, err := f.AuditRows(t.Context(), []string{"pk_1"})
+	if err != nil || len(rows) != 1 || !rows[0].DoneCancels || rows[0].MoneyIncident || rows[0].ByHand {
+		t.Errorf("rows %+v, %v", rows, err)
+	}
+	gone.PaymentKey = "pk_2"
+	step("open about what is back", false, true, gone)
+	step("which waits for a person", true, false, gone)
+	if got := f.stillOpen(); got != "orphan_approval" {
+		t.Errorf("open: %s", got)
+	}
+}
+
+// TestSweepOrphans: the plain approval of a payment that turned up leaves the incident to the sweep.
+func TestSweepOrphans(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	cancel := `INSERT INTO cancels (id, payment_id, payment_key, amount, state, ours, done_at)
+		SELECT 'c-' || $2 || payment_key, id, payment_key, 1, $2, true, CASE WHEN $2 <> 'open' THEN now() END FROM payments WHERE payment_key = $1`
+	for _, tt := range []struct {
+		name    string
+		state   payment.Status
+		cancels []string
+	}{
+		{"closed paid", payment.Paid, nil},
+		{"closed canceled", payment.Canceled, nil},
+		{"closed given back", payment.Failed, []string{"done"}},
+		{"open failed", payment.Failed, nil},
+		{"open, a part given back", payment.Failed, []string{"done", "refused"}},
+		{"open pending", payment.Pending, nil},
+	} {
+		p := f.inState(tt.name, tt.state)
+		for _, state := range tt.cancels {
+			f.exec(cancel, p.PaymentKey, state)
+		}
+		f.inDoubt(payment.OrphanApproval, p.PaymentKey, p.OrderID, seen(p, payment.SeenDone, 15000))
+	}
+	f.inDoubt(payment.OrphanApproval, "pk_open nowhere", "order", payment.Observation{})
+	if n, err := f.SweepOrphans(t.Context()); n != 3 || err != nil {
+		t.Errorf("closed %d, %v", n, err)
+	}
+	if n := f.count(`incidents WHERE (resolved_at IS NULL) <> (payment_key LIKE 'pk_open%') OR resolved_at IS NOT NULL AND payment_id IS NULL`); n != 0 {
+		t.Errorf("%d incidents are not as they should be", n)
+	}
+	if n, err := f.SweepOrphans(t.Context()); n != 0 || err != nil {
+		t.Errorf("closed again: %d, %v", n, err)
 	}
 }
 

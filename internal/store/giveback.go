@@ -311,22 +311,6 @@ func evidenceOf(o payment.Observation, reason string) *string {
 	return new(string(text))
 }
 
-// OpenOrphan opens the incident orphan_approval about money that Toss took for a payment that is not here, and reports
-// whether it is new: one per paymentKey is open at a time, and none is opened if the payment is here by now or an operator
-// has answered for it.
-func (s *Store) OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error) {
-	n, err := s.count(ctx, "open incident", `WITH opened AS (
-			INSERT INTO incidents (payment_key, order_id, kind, evidence)
-			SELECT n.payment_key, n.order_id, n.kind, n.evidence
-			FROM (SELECT $1 AS payment_key, $2 AS order_id, 'orphan_approval' AS kind, $3::jsonb AS evidence) AS n
-			WHERE NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = n.payment_key) AND `+unlessDecided+`
-			ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
-			RETURNING 1
-		)
-		SELECT count(*) FROM opened`, clean(o.PaymentKey), clean(o.OrderID), evidenceOf(o, reason))
-	return n > 0, err
-}
-
 // cancelRow is one entry of Toss's cancels[] as the settle statement unpacks it.
 type cancelRow struct {
 	Mark           string         `json:"mark"`

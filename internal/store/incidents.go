@@ -57,6 +57,54 @@ func (s *Store) Incidents(ctx context.Context, f payment.IncidentFilter) ([]paym
 		})
 }
 
+// OpenOrphan opens the incident orphan_approval about money that Toss took for a payment that is not here, and reports
+// whether it is new: one per paymentKey is open at a time, and none is opened if the payment is here by now or an operator
+// has answered for it.
+func (s *Store) OpenOrphan(ctx context.Context, o payment.Observation, reason string) (opened bool, err error) {
+	n, err := s.count(ctx, "open incident", `WITH opened AS (
+			INSERT INTO incidents (payment_key, order_id, kind, evidence)
+			SELECT n.payment_key, n.order_id, n.kind, n.evidence
+			FROM (SELECT $1 AS payment_key, $2 AS order_id, 'orphan_approval' AS kind, $3::jsonb AS evidence) AS n
+			WHERE NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = n.payment_key) AND `+unlessDecided+`
+			ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO NOTHING
+			RETURNING 1
+		)
+		SELECT count(*) FROM opened`, clean(o.PaymentKey), clean(o.OrderID), evidenceOf(o, reason))
+	return n > 0, err
+}
+
+// CloseOrphan closes the open incident orphan_approval of a payment whose money went back since it was opened, and
+// reports whether it did. One that was opened about money that was back already waits for a person.
+func (s *Store) CloseOrphan(ctx context.Context, o payment.Observation, by payment.Actor) (closed bool, err error) {
+	if !o.Returned() {
+		return false, nil
+	}
+	n, err := s.count(ctx, "close incident", `WITH closed AS (
+			UPDATE incidents AS i SET resolved_at = now(), resolved_by = $2, action = 'settled', note = 'the money went back at the gateway'
+			WHERE i.payment_key = $1 AND i.kind = 'orphan_approval' AND i.resolved_at IS NULL
+			  AND COALESCE(i.evidence->>'balance', '') <> '0'
+			RETURNING 1
+		)
+		SELECT count(*) FROM closed`, clean(o.PaymentKey), string(by))
+	return n > 0, err
+}
+
+// SweepOrphans closes the incidents orphan_approval of payments that turned up here and are settled, and says how many.
+// The plain approval has no time for them; see plainSQL.
+func (s *Store) SweepOrphans(ctx context.Context) (int, error) {
+	return s.count(ctx, "close orphans that turned up", `WITH closed AS (
+			UPDATE incidents AS i SET resolved_at = now(), resolved_by = 'recovery', action = 'settled', payment_id = p.id,
+				note = 'the payment turned up here and is ' || p.status
+			FROM payments AS p
+			WHERE i.kind = 'orphan_approval' AND i.resolved_at IS NULL AND p.payment_key = i.payment_key AND (
+				p.status IN ('PAID', 'CANCELED')
+				OR p.status = 'FAILED' AND EXISTS (SELECT FROM cancels AS d WHERE d.payment_id = p.id AND d.state = 'done')
+				  AND NOT EXISTS (SELECT FROM cancels AS o WHERE o.payment_id = p.id AND o.state IN ('open', 'refused')))
+			RETURNING 1
+		)
+		SELECT count(*) FROM closed`)
+}
+
 // resolveRounds bounds how often a resolution is decided anew because the payment moved meanwhile.
 const resolveRounds = 4
 

@@ -144,15 +144,15 @@ func moneyKinds() (kinds []payment.IncidentKind) {
 	return kinds
 }
 
-// AuditRows reads our side of the paymentKeys: the payment of each, else the incident about it that is open or was
-// resolved by hand; nothing of a key that neither is known of.
+// AuditRows reads our side of the paymentKeys: the payment of each, else what is known by an incident, whose DoneCancels
+// says that it closed because the money went back; nothing of a key that neither is known of.
 func (s *Store) AuditRows(ctx context.Context, paymentKeys []string) ([]payment.AuditRow, error) {
 	return readAll(ctx, s, statement{"read rows to audit", `SELECT ` + auditColumns + ` FROM payments AS p WHERE p.payment_key = ANY($2)
 		UNION ALL
-		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL), false, bool_or(i.resolved_at IS NOT NULL),
-			'', 'epoch', max(i.opened_at), max(i.opened_at), now()
+		SELECT i.payment_key, max(i.order_id), '', 0, 0, bool_or(i.resolved_at IS NULL), bool_or(i.resolved_at IS NOT NULL AND i.action = 'settled'),
+			bool_or(i.resolved_at IS NOT NULL AND i.action <> 'settled'), '', 'epoch', max(i.opened_at), max(i.opened_at), now()
 		FROM incidents AS i
-		WHERE i.payment_key = ANY($2) AND (i.resolved_at IS NULL OR i.action <> 'settled') AND i.kind = ANY($1)
+		WHERE i.payment_key = ANY($2) AND i.kind = ANY($1)
 		  AND NOT EXISTS (SELECT FROM payments AS p WHERE p.payment_key = i.payment_key)
 		GROUP BY i.payment_key`,
 		[]any{moneyKinds(), paymentKeys}}, scanAuditRow)

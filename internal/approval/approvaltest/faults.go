@@ -36,6 +36,7 @@ const (
 	List          Step = "list"
 	SweepNotices  Step = "sweep notices"
 	SweepStuck    Step = "sweep stuck"
+	SweepOrphans  Step = "sweep orphans"
 )
 
 // ErrFault is the error of every scripted fault.

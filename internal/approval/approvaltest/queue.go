@@ -2,6 +2,7 @@ package approvaltest
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"paymentd/internal/payment"
@@ -104,6 +105,21 @@ func (s *Store) SweepStuck(ctx context.Context, lease time.Duration, limit int) 
 		}
 	}
 	return freed, nil
+}
+
+// SweepOrphans implements recovery.Sweeper: it closes those of payments that are PAID or CANCELED.
+func (s *Store) SweepOrphans(ctx context.Context) (int, error) {
+	if s.meet(ctx, SweepOrphans).Fails {
+		return 0, ErrFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.incidents)
+	s.incidents = slices.DeleteFunc(s.incidents, func(i Incident) bool {
+		p := s.byKey(i.PaymentKey)
+		return i.Kind == payment.OrphanApproval && p != nil && (p.Status == payment.Paid || p.Status == payment.Canceled)
+	})
+	return before - len(s.incidents), nil
 }
 
 // MissNotices sets what the next sweep finds.
