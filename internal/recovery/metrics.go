@@ -14,7 +14,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "paymentd_recovery_total", Help: "What recovery and sync did, one per payment looked at.",
+			Name: "paymentd_recovery_total", Help: "What recovery, sync and webhooks did, one per payment looked at.",
 		}, []string{"action"}),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "paymentd_recovery_last_success_timestamp_seconds",
