@@ -358,7 +358,7 @@ func TestPlans(t *testing.T) {
 		{"begin cancel", beginCancelSQL, []any{1, 1, lease, "c", 1, "", "k", nil, "ops", false, "", "operator"}},
 		{"abandon", abandonSQL, []any{1, 1, "operator", "c", "", "k", "ops", nil}},
 		{"begin send", beginSendSQL, []any{1, 1, lease, false, nil, "recovery", ""}},
-		{"release", releaseSQL, []any{1, 1, false, lease, false, false, false, false, false, "mismatch", nil, "recovery", "", []string{"unexpected_state"}}},
+		{"release", releaseSQL, []any{1, 1, false, lease, false, false, false, false, false, "mismatch", nil, "recovery", "", nil, []string{"unexpected_state"}}},
 		{"mark told", markToldSQL, []any{"k"}},
 	} {
 		rows, err := f.side.Query(t.Context(), "EXPLAIN "+tt.sql, tt.args...)
