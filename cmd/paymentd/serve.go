@@ -192,6 +192,8 @@ func (p *program) stop(ctx context.Context, public *http.Server, endParts func()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	time.Sleep(min(balancerBeat, within/10))
+	// A sync may have an hour of work before it; what it has done it tells, and recovery goes on with the rest.
+	p.recovery.StopSyncs()
 	var left error
 	if err := public.Shutdown(ctx); err != nil {
 		left = errors.New("some requests were still running at the end of SHUTDOWN_WITHIN")

@@ -70,6 +70,9 @@ type Recovery struct {
 	opt      Options
 	log      *slog.Logger
 	metrics  *metrics
+
+	stopSyncs sync.Once
+	syncsStop chan struct{}
 }
 
 // New checks the options and returns a Recovery.
@@ -80,7 +83,9 @@ func New(o Options) (*Recovery, error) {
 	case o.DueEvery <= 0 || o.SweepEvery <= 0 || o.Lease <= 0 || o.Concurrency < 1:
 		return nil, errors.New("recovery: paces, lease and concurrency must be above 0")
 	}
-	return &Recovery{queue: o.Queue, resolver: o.Resolver, opt: o, log: o.Logger, metrics: newMetrics(o.Registerer)}, nil
+	return &Recovery{
+		queue: o.Queue, resolver: o.Resolver, opt: o, log: o.Logger, metrics: newMetrics(o.Registerer), syncsStop: make(chan struct{}),
+	}, nil
 }
 
 // Run works until ctx ends: every worker claims one due payment at a time, so that a payment that takes long

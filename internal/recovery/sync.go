@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -25,6 +26,12 @@ func (r *Recovery) Sync(ctx context.Context, q payment.SyncRequest) (payment.Syn
 	return r.SyncWatched(ctx, q, nil)
 }
 
+var errStopped = errors.New("the process stops")
+
+// StopSyncs ends every sync that runs and every later one after the payments at hand: it answers with the report of what
+// was done. The process is about to stop.
+func (r *Recovery) StopSyncs() { r.stopSyncs.Do(func() { close(r.syncsStop) }) }
+
 // SyncWatched is Sync with somebody who looks on: watch, if not nil, gets the report as it stands after each payment, one
 // call at a time. When ctx ends, what is in hand is finished and nothing new is begun.
 func (r *Recovery) SyncWatched(ctx context.Context, q payment.SyncRequest, watch func(payment.SyncReport)) (payment.SyncReport, error) {
@@ -32,11 +39,25 @@ func (r *Recovery) SyncWatched(ctx context.Context, q payment.SyncRequest, watch
 		q.Limit = syncLimit
 	}
 	run := &syncRun{Recovery: r, request: q, watch: watch, report: payment.SyncReport{Results: []payment.SyncResult{}}}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-r.syncsStop:
+			cancel(errStopped)
+		case <-ended:
+		}
+	}()
 	var err error
 	if len(q.OrderIDs) > 0 {
 		err = run.named(ctx)
 	} else {
 		err = run.unfinished(ctx)
+	}
+	if errors.Is(context.Cause(ctx), errStopped) {
+		err = nil // the read that it cut short is no failure
 	}
 	return run.report, err
 }
@@ -105,6 +126,11 @@ func (s *syncRun) each(ctx context.Context, page []payment.Payment) {
 	defer workers.Wait()
 	defer close(work)
 	for _, p := range page {
+		select { // a worker may be free at the very moment of the stop
+		case <-s.syncsStop:
+			return
+		default:
+		}
 		select {
 		case work <- p:
 		case <-ctx.Done():

@@ -268,3 +268,25 @@ func TestSyncUnfinished(t *testing.T) {
 		}
 	})
 }
+
+// TestStopSyncs: a sync that runs ends after the payments at hand and tells of them; one that begins later tells of none.
+func TestStopSyncs(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "stopped", func(b *bench) {
+		for n := range 20 {
+			b.leftover(n, payment.Pending, time.Hour)
+			b.approve(n)
+		}
+		b.resolver.before = func(context.Context, payment.Payment) { time.Sleep(10 * time.Second) }
+		time.AfterFunc(15*time.Second, b.recovery.StopSyncs)
+		begun := time.Now()
+		r := b.sync(payment.SyncRequest{})
+		if took := time.Since(begun); r.Checked != 8 || r.Paid != 8 || len(r.Results) != 8 || took != 20*time.Second {
+			b.Errorf("after %s: %+v", took, r)
+		}
+		b.recovery.StopSyncs()
+		if r := b.sync(payment.SyncRequest{}); r.Checked != 0 {
+			b.Errorf("after the stop: %+v", r)
+		}
+	})
+}
