@@ -65,7 +65,7 @@ func known[T ~string](s T) *T {
 
 // listIncidents is GET /incidents.
 func (a *api) listIncidents(w http.ResponseWriter, r *http.Request) error {
-	filter, err := parseIncidentFilter(r.URL.Query())
+	filter, err := parseIncidentFilter(r.URL.RawQuery)
 	if err != nil {
 		return err
 	}
@@ -90,11 +90,16 @@ func (a *api) listIncidents(w http.ResponseWriter, r *http.Request) error {
 }
 
 // parseIncidentFilter reads the query and reports everything that is wrong with it at once.
-func parseIncidentFilter(query url.Values) (payment.IncidentFilter, error) {
+func parseIncidentFilter(raw string) (payment.IncidentFilter, error) {
+	query, err := parseQuery(raw)
+	if err != nil {
+		return payment.IncidentFilter{}, err
+	}
 	filter := payment.IncidentFilter{State: payment.IncidentOpen, Limit: defaultIncidents}
 	var refused []payment.FieldError
 	read := func(name string, accept func(string) string) {
 		values, ok := query[name]
+		delete(query, name)
 		if !ok {
 			return
 		}
@@ -136,10 +141,23 @@ func parseIncidentFilter(query url.Values) (payment.IncidentFilter, error) {
 		filter.Limit = n
 		return ""
 	})
+	// A filter with a slip in its name would show what it should hide.
+	if len(query) > 0 {
+		refused = append(refused, payment.FieldError{Field: "query", Reason: "has a parameter that is not known"})
+	}
 	if refused != nil {
 		return payment.IncidentFilter{}, web.Invalid(refused...)
 	}
 	return filter, nil
+}
+
+// parseQuery refuses what url.URL.Query leaves out in silence.
+func parseQuery(raw string) (url.Values, error) {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, web.Invalid(payment.FieldError{Field: "query", Reason: "cannot be read: a semicolon or a broken %XX"})
+	}
+	return query, nil
 }
 
 // cursorMark tells our cursors, and the way they are built, from other text.

@@ -74,6 +74,9 @@ func TestListIncidents(t *testing.T) {
 			want: `"errors":[{"field":"state","reason":"must be open, resolved or all"},{"field":"kind","reason":"must be one of unknown_outcome mismatch ` +
 				`cancel_failed unexpected_state orphan_approval dead_notice"},{"field":"orderId","reason":"must be 6 to 64 letters, digits or _ . = -"},` +
 				`{"field":"cursor","reason":"must be a nextCursor of this list"},{"field":"limit","reason":"must be an integer from 1 to 200"}]`},
+		{name: "cursor that cannot be read", query: "cursor=%zz", status: 400, want: `"field":"query"`},
+		{name: "semicolon", query: "state=open;kind=mismatch", status: 400, want: `"field":"query"`},
+		{name: "unknown parameter", query: "kinds=mismatch", status: 400, want: `"field":"query"`},
 		{name: "limit above", query: "limit=201", status: 400, want: `"field":"limit"`},
 		{name: "limit no number", query: "limit=ten", status: 400, want: `"field":"limit"`},
 		{name: "empty state", query: "state=", status: 400, want: `"field":"state"`},

@@ -75,7 +75,11 @@ func (a *api) attempts(w http.ResponseWriter, r *http.Request) error {
 
 // wantsEvents reads ?events=, which is for operators alone.
 func wantsEvents(r *http.Request) (bool, error) {
-	switch values := r.URL.Query()["events"]; {
+	query, err := parseQuery(r.URL.RawQuery)
+	if err != nil {
+		return false, err
+	}
+	switch values := query["events"]; {
 	case len(values) == 0 || (len(values) == 1 && values[0] == "false"):
 		return false, nil
 	case len(values) > 1 || values[0] != "true":
