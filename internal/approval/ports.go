@@ -95,7 +95,8 @@ type Reservations interface {
 // Outcomes are the steps of a holder after or between sends.
 type Outcomes interface {
 	// Settle commits a move with its event, notices and incident in one statement. The returned payment is the
-	// row after it. A move to FAILED needs the version; a move to PAID or AWAITING_DEPOSIT the state alone.
+	// row after it. A move to FAILED needs the version; a move to PAID or AWAITING_DEPOSIT the state alone. News that moves
+	// nothing is NoRows while somebody else has a lease.
 	Settle(ctx context.Context, s Settlement) (payment.Payment, payment.Ending, error)
 	// Release gives the lease back and says when to look again. It matches the version, and raises it only for the event
 	// of an incident that was not open.

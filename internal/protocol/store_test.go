@@ -105,6 +105,7 @@ type settlement struct {
 	to       payment.Status
 	from     []payment.Status
 	version  int64 // 0: not fenced
+	read     int64 // the version that was read
 	returned bool
 	ended    bool // at Toss, before anybody paid: nothing is owed
 	due      time.Duration
@@ -129,8 +130,9 @@ func (s *state) settle(st approval.Settlement, m mutations) payment.Ending {
 			x.from = append(x.from, from)
 		}
 	}
+	x.read = st.Payment.Version
 	if payment.NeedsFence(x.to) {
-		x.version = st.Payment.Version
+		x.version = x.read
 	}
 	if x.due == 0 && st.Payment.Status != x.to {
 		x.due = payment.CrossingLook(st.Actor, x.to)
@@ -163,6 +165,9 @@ func closes(x settlement, from payment.Status) []payment.IncidentKind {
 func (s *state) move(x settlement) payment.Ending {
 	r := &s.Rows[x.key]
 	if !r.There || !slices.Contains(x.from, r.status()) || x.version != 0 && int64(r.Version) != x.version {
+		return payment.NoRows
+	}
+	if x.version == 0 && int64(r.Version) != x.read && r.status() == x.to && !r.free(s.Now) {
 		return payment.NoRows
 	}
 	from, owed := r.status(), false

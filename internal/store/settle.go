@@ -36,7 +36,8 @@ const plainNoticesSQL = `, notice AS (
 const plainResultSQL = `
 	SELECT ` + columns + ` FROM moved AS p`
 
-// settleSQL is every other move. FOR UPDATE makes "old" the row that the update meets, also after a wait.
+// settleSQL is every other move. FOR UPDATE makes "old" the row that the update meets, also after a wait. News that moves
+// nothing keeps off another's lease: an operator's cancel would lose its fence, and its next look, to it.
 const settleSQL = `WITH old AS (
 		SELECT o.id, o.status, o.canceled_amount, NOT @returned AND NOT @ended AND EXISTS (
 			SELECT FROM cancels AS c WHERE c.payment_id = o.id AND c.ours AND c.state IN ('open', 'refused')) AS owed
@@ -65,7 +66,8 @@ const settleSQL = `WITH old AS (
 			failure_message = COALESCE(NULLIF(@failure_message, ''), p.failure_message),
 			notices_missing = p.notices_missing OR @bare AND (@to <> 'FAILED' OR p.told OR @told)
 		FROM old
-		WHERE p.id = old.id AND p.status = ANY(@from::text[]) AND (@version::bigint IS NULL OR p.version = @version)
+		WHERE p.id = old.id AND p.status = ANY(@from::text[])
+		  AND (p.version = @version OR NOT @fenced AND (p.status <> @to OR NOT p.leased OR p.due_at <= now()))
 		RETURNING ` + columns + `, old.status AS from_status, old.canceled_amount AS canceled_before
 	), recorded AS (
 		INSERT INTO cancels (id, payment_id, payment_key, sends, amount, reason, state, transaction_key, ours, created_at, done_at)
@@ -121,7 +123,7 @@ const settleResultSQL = `
 
 // Settle commits a move with its event, notices, cancels and incident in one statement. The returned payment is the
 // row after it. A move to FAILED needs the version; every other the state alone, so that news of an approval may come
-// from anybody, and a final state is never left by late news. A notice that cannot be written is left out, logged, and added by SweepMissingNotices.
+// from anybody, and a final state is never left by late news. What only records is NoRows while somebody else has a lease. A notice that cannot be written is left out, logged, and added by SweepMissingNotices.
 func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Payment, payment.Ending, error) {
 	return s.record(ctx, moveOf(st))
 }
@@ -245,12 +247,8 @@ func (m move) args(bare bool) pgx.StrictNamedArgs {
 	if m.Action.Failure != nil {
 		failure = *m.Action.Failure
 	}
-	var version *int64
-	if m.fenced {
-		version = &m.Payment.Version
-	}
 	return pgx.StrictNamedArgs{
-		"id": m.Payment.ID, "to": string(m.to), "from": m.from, "version": version, "returned": m.returned, "due": m.due,
+		"id": m.Payment.ID, "to": string(m.to), "from": m.from, "version": m.Payment.Version, "fenced": m.fenced, "returned": m.returned, "due": m.due,
 		// What ended at Toss before anybody paid owes nothing, whatever cancel of it was refused.
 		"ended":    o.Sighting == payment.SeenAborted || o.Sighting == payment.SeenExpired,
 		"soon":     payment.LookAgainIn,

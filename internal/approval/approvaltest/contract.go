@@ -17,6 +17,7 @@ func StoreContract(t *testing.T, open func(t *testing.T) approval.Store) {
 		"find prefers the key":                   (*contract).find,
 		"a lease keeps others out until it ends": (*contract).lease,
 		"a failure needs the fence":              (*contract).fence,
+		"a record keeps off another's lease":     (*contract).record,
 		"final states stay":                      (*contract).final,
 		"reopen is fenced and wants the order":   (*contract).reopen,
 		"a send is stored before it happens":     (*contract).send,
@@ -139,6 +140,26 @@ func (c *contract) fence() {
 		c.Errorf("settled %+v", got)
 	}
 	c.was(payment.NoRows)(c.settle(held, payment.Failed, payment.FailDeclined))
+}
+
+// record is news that moves nothing, of an earlier cancel, while an operator's cancel is under way: it would take the
+// lease and the next look from it.
+func (c *contract) record() {
+	paid := c.was(payment.Applied)(c.settle(c.reserved("a", time.Minute), payment.Paid, ""))
+	cancel, held, ending, err := c.store.BeginCancel(c.ctx, approval.CancelAsked{
+		Payment: paid, ID: payment.NewCancelID(), Key: "k", Amount: 400, Reason: "contract", AskedBy: "ops", Actor: payment.ByOperator,
+		Lease: time.Minute,
+	})
+	c.was(payment.Applied)(held, ending, err)
+	c.was(payment.NoRows)(c.settle(paid, payment.Paid, ""))
+	if now := c.row("a"); now.Version != held.Version || !now.Leased {
+		c.Errorf("the lease was taken: %+v", now)
+	}
+	held = c.was(payment.Applied)(c.store.EndGiveBack(c.ctx, approval.GiveBackEnd{Payment: held, Cancel: cancel, Actor: payment.ByOperator}))
+	if held.DueAt.IsZero() {
+		c.Error("nobody looks at the unfinished cancel")
+	}
+	c.was(payment.Applied)(c.settle(held, payment.Paid, ""))
 }
 
 func (c *contract) final() {

@@ -14,7 +14,7 @@ func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Pay
 	return s.write(ctx, Settle, func() *payment.Payment {
 		row, to := s.byID(st.Payment.ID), st.Action.To
 		if row == nil || !slices.Contains(payment.SettleFrom(to), row.Status) ||
-			payment.NeedsFence(to) && row.Version != st.Payment.Version {
+			row.Version != st.Payment.Version && (payment.NeedsFence(to) || row.Status == to && !free(row)) {
 			return nil
 		}
 		from := row.Status
