@@ -39,6 +39,21 @@ func TestGiveBack(t *testing.T) {
 			r.Errorf("cancel %+v", c)
 		}
 	})
+	inBubble(t, "the approval of another order, on an operator's word alone", func(r *rig) {
+		late(r)
+		o := done()
+		o.OrderID = "order-of-others"
+		r.gateway.Set(o)
+		r.resolved(approval.DidIncident)
+		if r.cancelsSent() != 0 {
+			r.Fatal("the money of others was given back")
+		}
+		r.store.GiveBackAsked("key-1", 15000)
+		r.resolved(approval.DidGiveBack)
+		if p := r.ends(payment.Failed, payment.FailExpired); p.HoldsOrder || !returned(r) || r.states() != "15000 done" {
+			r.Errorf("holds order %v, returned %v, %s", p.HoldsOrder, returned(r), r.states())
+		}
+	})
 	inBubble(t, "unheard but done: the lookup shows it", func(r *rig) {
 		late(r)
 		r.gateway.Cancels(try{Kind: payment.KindTimeout, Works: true})

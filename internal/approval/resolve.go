@@ -48,13 +48,16 @@ func (s *Service) Plan(ctx context.Context, p payment.Payment) (payment.Action, 
 }
 
 // openCancel reads the unfinished cancel that is ended before anything else; nil if there is none. That of a FAILED
-// payment is the table's own give back.
+// payment is the table's own give back, unless an operator asked for it: the table leaves the money of other orders alone.
 func (s *Service) openCancel(ctx context.Context, p payment.Payment) (*Cancel, error) {
-	if p.Status == payment.Failed || p.Status == payment.Canceled {
+	if p.Status == payment.Canceled {
 		return nil, nil
 	}
 	st, _, err := s.store.FindCancels(ctx, CancelQuery{ID: p.ID})
-	return st.Open, err
+	if err != nil || st.Open == nil || p.Status == payment.Failed && st.Open.AskedBy == "" {
+		return nil, err
+	}
+	return st.Open, nil
 }
 
 func (s *Service) look(ctx context.Context, p payment.Payment, tries Tries) (payment.Action, payment.Observation, payment.Answer) {

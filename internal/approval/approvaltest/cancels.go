@@ -153,6 +153,19 @@ func (s *Store) mootIf(row *payment.Payment, returned bool) {
 	}
 }
 
+// GiveBackAsked stores an open cancel as an operator's give_back of an incident does, and makes the payment due.
+func (s *Store) GiveBackAsked(paymentKey string, amount payment.Amount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row := s.byKey(paymentKey)
+	s.cancels = append(s.cancels, &cancel{paymentID: row.ID, Cancel: approval.Cancel{
+		ID: payment.NewCancelID(), Sends: 1, Amount: amount, Reason: "by hand", State: payment.CancelOpen, CreatedAt: time.Now(),
+		AskedBy: "ops", Failure: payment.FailMismatch,
+	}})
+	row.DueAt = time.Now()
+	row.Version++
+}
+
 // AgeCancels makes every cancel older.
 func (s *Store) AgeCancels(by time.Duration) {
 	s.mu.Lock()
