@@ -314,8 +314,6 @@ func (w *canceling) send(ctx context.Context, p payment.Payment, c Cancel, ask C
 		}
 		end, said = w.sendCancel(ctx, end, call, seen)
 	}
-	// Nobody needs an incident for what the caller is told.
-	end.Quiet = !w.isGone()
 	return w.end(ctx, end, said)
 }
 
@@ -337,6 +335,8 @@ func (w *canceling) end(ctx context.Context, end GiveBackEnd, said payment.Answe
 	open := end.Cancel
 	until := time.Now().Add(w.set.CommitWithin)
 	for pause := commitPause; ; pause = min(2*pause, commitPauseMost) {
+		// Nobody needs an incident for what the caller is told.
+		end.Quiet = !w.isGone()
 		p, ending, err := w.store.EndGiveBack(ctx, end)
 		switch {
 		case ending == payment.Applied && end.Refused:

@@ -494,6 +494,14 @@ func TestCancelIsDetached(t *testing.T) {
 		r.drain()
 		r.wantIncident(payment.CancelFailed)
 	})
+	inBubble(t, "refused, and stored only when nobody waited any more: an incident too", func(r *rig) {
+		r.paid()
+		r.gateway.Cancels(try{Latency: 5 * time.Second, Kind: payment.KindDeclined})
+		r.store.Script(approvaltest.EndGiveBack, approvaltest.Fault{Fails: true, Ending: payment.NotApplied, Delay: 6 * time.Second})
+		r.wantCancel(r.cancel(allBack()), pending)
+		r.drain()
+		r.wantIncident(payment.CancelFailed)
+	})
 	inBubble(t, "the database is slow: what was not begun is not begun later", func(r *rig) {
 		r.paid()
 		r.store.Script(approvaltest.FindCancels, approvaltest.Fault{Delay: 11 * time.Second})
