@@ -139,7 +139,9 @@ func (w *canceling) run(ctx context.Context) (CancelAnswer, error) {
 			return w.repeated(p, *st.Asked)
 		case p.Abandoned():
 			return CancelAnswer{Payment: p, Replayed: true}, nil
-		case p.Status == payment.Pending && !p.MaybeSent && !Held(p):
+		case p.Status == payment.Pending && !p.MaybeSent && Held(p):
+			again = true
+		case p.Status == payment.Pending && !p.MaybeSent:
 			a, again, err = w.abandon(ctx, p)
 		case !r.Operator:
 			return a, &payment.Error{Code: payment.CodeForbidden, Public: "A checkout may only give up a payment that was never sent."}
