@@ -145,7 +145,7 @@ const lockDeadIncidentsSQL = `SELECT i.id FROM incidents AS i JOIN payments AS p
 	WHERE i.kind = 'dead_notice' AND i.resolved_at IS NULL
 	  AND p.id IN (SELECT n.payment_id FROM notices AS n WHERE n.id = ANY($1::text[]::uuid[])) ORDER BY i.id FOR UPDATE OF i`
 
-const closeDeadIncidentsSQL = `UPDATE incidents AS i SET resolved_at = now(), resolved_by = $2, action = 'replayed', note = 'replayed'
+const closeDeadIncidentsSQL = `UPDATE incidents AS i SET resolved_at = now(), resolved_by = $2, note = 'replayed'
 	FROM payments AS p WHERE i.id = ANY($1) AND p.payment_key = i.payment_key
 	  AND NOT EXISTS (SELECT FROM notices AS n WHERE n.payment_id = p.id AND n.state = 'dead')`
 

@@ -175,7 +175,7 @@ func TestReplayNotices(t *testing.T) {
 	if n := f.openIncidents(); n != 1 {
 		t.Errorf("%d open incidents, want the other payment's", n)
 	}
-	if n := f.count("incidents WHERE order_id = 'order_a' AND resolved_by = 'kim' AND action = 'replayed' AND note = 'replayed' AND resolved_at IS NOT NULL"); n != 1 {
+	if n := f.count("incidents WHERE order_id = 'order_a' AND resolved_by = 'kim' AND action = '' AND note = 'replayed' AND resolved_at IS NOT NULL"); n != 1 {
 		t.Errorf("%d closed as asked", n)
 	}
 
