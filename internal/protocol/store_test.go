@@ -155,6 +155,8 @@ func closes(x settlement, from payment.Status) []payment.IncidentKind {
 		return nil
 	case x.to == payment.Paid:
 		return []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed, payment.OrphanApproval}
+	case x.to == payment.Failed && x.ended:
+		return []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed}
 	case x.to == payment.Failed:
 		return []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch}
 	default:

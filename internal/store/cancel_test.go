@@ -225,7 +225,7 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// TestCanceledDepositExpires: a refused cancel of an account that ends by itself holds no order.
+// TestCanceledDepositExpires: a refused cancel of an account that ends by itself holds no order, and its incident is over.
 func TestCanceledDepositExpires(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -238,5 +238,8 @@ func TestCanceledDepositExpires(t *testing.T) {
 	st.Observation = payment.Observation{Sighting: payment.SeenExpired}
 	if p = f.settle(st); p.HoldsOrder || !p.DueAt.IsZero() {
 		t.Errorf("%+v", p)
+	}
+	if n := f.count("incidents WHERE resolved_at IS NULL"); n != 0 {
+		t.Errorf("%d incidents about a cancel that nothing needs any more", n)
 	}
 }

@@ -201,6 +201,11 @@ func (m move) canceled() payment.Amount {
 	}
 }
 
+// ended is news of what ended at Toss before anybody paid: it owes nothing, whatever cancel of it was refused.
+func (m move) ended() bool {
+	return m.Observation.Sighting == payment.SeenAborted || m.Observation.Sighting == payment.SeenExpired
+}
+
 // move runs the statement; bare leaves the notices to the sweep.
 func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment, from payment.Status, e payment.Ending, err error) {
 	if m.plain() {
@@ -249,8 +254,7 @@ func (m move) args(bare bool) pgx.StrictNamedArgs {
 	}
 	return pgx.StrictNamedArgs{
 		"id": m.Payment.ID, "to": string(m.to), "from": m.from, "version": m.Payment.Version, "fenced": m.fenced, "returned": m.returned, "due": m.due,
-		// What ended at Toss before anybody paid owes nothing, whatever cancel of it was refused.
-		"ended":    o.Sighting == payment.SeenAborted || o.Sighting == payment.SeenExpired,
+		"ended":    m.ended(),
 		"soon":     payment.LookAgainIn,
 		"not_sent": m.NotSent, "told": m.Told, "method": clean(o.Method), "approved_at": orNull(o.ApprovedAt),
 		"receipt_url": clean(o.ReceiptURL), "canceled_amount": m.canceled(), "account": accountOf(o.VirtualAccount),
@@ -272,6 +276,8 @@ func (m move) closes() []payment.IncidentKind {
 	case m.Payment.Status == m.to:
 	case m.to == payment.Paid:
 		kinds = []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed, payment.OrphanApproval}
+	case m.to == payment.Failed && m.ended():
+		kinds = []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch, payment.CancelFailed}
 	case m.to == payment.Failed:
 		kinds = []payment.IncidentKind{payment.UnknownOutcome, payment.Mismatch}
 	case m.to == payment.AwaitingDeposit:

@@ -464,7 +464,7 @@ func TestSettleClosesIncidents(t *testing.T) {
 		remain string
 	}{
 		{payment.Paid, payment.SeenDone, "dead_notice"},
-		{payment.Failed, payment.SeenExpired, "cancel_failed dead_notice orphan_approval"},
+		{payment.Failed, payment.SeenExpired, "dead_notice orphan_approval"},
 		{payment.Failed, payment.SeenNotFound, "cancel_failed dead_notice orphan_approval unexpected_state"},
 		{payment.Failed, payment.SeenCanceled, "dead_notice"},
 		{payment.AwaitingDeposit, payment.SeenWaiting, "cancel_failed dead_notice mismatch orphan_approval"},
