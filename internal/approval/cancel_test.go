@@ -206,7 +206,6 @@ func TestCancelByState(t *testing.T) {
 		{"abandoned by a checkout", row(payment.Pending, unsentRow), allBack(byCheckout), cancelSaid{Status: payment.Failed}, payment.FailAbandoned},
 		{"a checkout on a payment that may be sent", row(payment.Pending), allBack(byCheckout), problem(payment.CodeForbidden), ""},
 		{"a checkout on one that is leased", row(payment.Pending, unsentRow, leasedFor(time.Minute)), allBack(byCheckout), problem(payment.CodeInProgress), ""},
-		{"a checkout on one that is looked at for a moment", row(payment.Pending, unsentRow, leasedFor(time.Second)), allBack(byCheckout), cancelSaid{Status: payment.Failed}, payment.FailAbandoned},
 		{"a checkout on a paid one", row(payment.Paid), allBack(byCheckout), problem(payment.CodeForbidden), ""},
 		{"part of an unpaid account", row(payment.AwaitingDeposit, byAccount), allBack(part("1")), problem(payment.CodeNotCancelable), ""},
 		{"paid account, none to refund to", row(payment.Paid, byAccount), allBack(), problem(payment.CodeRefundAccountRequired), ""},
@@ -225,6 +224,15 @@ func TestCancelByState(t *testing.T) {
 			r.wantCancel(r.cancel(allBack(byCheckout, under("k2"))), tt.want.again())
 		})
 	}
+}
+
+func TestCancelWaitsForALook(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "a checkout gives up what recovery looks at for a moment", func(r *rig) {
+		r.store.Put(row(payment.Pending, unsentRow, leasedFor(time.Second)))
+		r.wantCancel(r.cancel(allBack(byCheckout)), cancelSaid{Status: payment.Failed})
+		r.ends(payment.Failed, payment.FailAbandoned)
+	})
 }
 
 func TestCancelOfVirtualAccounts(t *testing.T) {
