@@ -366,3 +366,20 @@ func TestWebhooksDoNotPutOffRecovery(t *testing.T) {
 	}
 	t.Error("recovery never came to send it")
 }
+
+// TestWebhooksOfAPaidOrderFillNoTable: what is remembered of forged webhooks is bounded by the lookups they may cost.
+func TestWebhooksOfAPaidOrderFillNoTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "PAYMENTD_LOOKUP_RATE=1/m")
+	in := w.start(idle...)
+	o := newOrder("remembered")
+	in.confirm(o).want(t, 200, "PAID")
+	for n := range 60 {
+		if a := in.hint(fmt.Sprintf("whtrans_paid_%d", n), o.says("DONE")); a.status != 200 {
+			t.Fatalf("answered %d %s", a.status, a.raw)
+		}
+	}
+	if n := w.count(`SELECT count(*) FROM webhook_deliveries`); n > 5 {
+		t.Errorf("%d deliveries are remembered", n)
+	}
+}

@@ -132,9 +132,9 @@ func (s *Hints) take(ctx context.Context, h payment.Hint) (payment.HintState, er
 		return "", unread(err)
 	}
 	stranger := !found || h.PaymentKey != "" && p.PaymentKey != h.PaymentKey
-	kept := false
+	var state payment.HintState
 	if found {
-		if kept, err = s.known(ctx, h, p, stranger); err != nil {
+		if state, err = s.known(ctx, h, p, stranger); err != nil {
 			return "", err
 		}
 	}
@@ -145,8 +145,8 @@ func (s *Hints) take(ctx context.Context, h payment.Hint) (payment.HintState, er
 			return "", tooMany("Too many webhooks of unknown payments are stored.")
 		}
 		return payment.UnknownHint, unread(err)
-	case kept:
-		return payment.KeptHint, nil
+	case state != payment.HandledHint:
+		return state, nil
 	default:
 		return payment.HandledHint, unread(s.store.NoteHint(ctx, h))
 	}
@@ -175,18 +175,27 @@ func (s *Hints) payment(ctx context.Context, h payment.Hint) (p payment.Payment,
 
 // known looks at a known payment, or keeps the hint if somebody works on the payment. The delivery's id belongs to the
 // stranger that the hint names besides, if it does.
-func (s *Hints) known(ctx context.Context, h payment.Hint, p payment.Payment, stranger bool) (kept bool, err error) {
+func (s *Hints) known(ctx context.Context, h payment.Hint, p payment.Payment, stranger bool) (payment.HintState, error) {
 	wait, err := s.look(ctx, h, p)
-	if err != nil || wait == 0 {
-		return false, err
+	switch {
+	case err != nil:
+		return "", err
+	case wait == notAsked:
+		return payment.IgnoredHint, nil
+	case wait == 0:
+		return payment.HandledHint, nil
 	}
 	h.PaymentKey = p.PaymentKey
 	if stranger {
 		h.TransmissionID = ""
 	}
 	_, err = s.store.KeepHint(ctx, h, payment.KeptHint, wait)
-	return err == nil, unread(err)
+	return payment.KeptHint, unread(err)
 }
+
+// notAsked is the wait of a hint that nothing was asked for. It is not remembered either: remembering is for what cost
+// a lookup, and would let a flood fill the table.
+const notAsked = -1
 
 // look settles one payment by what Toss says now. A wait above 0 says that somebody holds it for so long.
 func (s *Hints) look(ctx context.Context, h payment.Hint, p payment.Payment) (wait time.Duration, err error) {
@@ -206,7 +215,7 @@ func (s *Hints) look(ctx context.Context, h payment.Hint, p payment.Payment) (wa
 	}
 	switch a := res.Heard; {
 	case a.Kind == payment.KindRefused && h.ClaimsNothingNew(held):
-		return 0, nil // Lookups are short, and this one would only confirm what is known.
+		return notAsked, nil // Lookups are short, and this one would only confirm what is known.
 	case a.Kind == "" || a.Kind == payment.KindNotFound:
 		return 0, nil
 	case a.Kind == payment.KindPayment && a.Observation.Sighting != payment.SeenUnknownStatus:

@@ -258,7 +258,7 @@ func TestTrap21_HintsThatFail(t *testing.T) {
 	hintsInBubble(t, "no token, nothing new", func(b *hintBench) {
 		b.leftover(1, payment.Paid, time.Minute)
 		b.gateway.Lookups(approvaltest.Try{Kind: payment.KindRefused, Refuser: payment.RefusedByLimiter})
-		b.said(hintFor(1), payment.HandledHint, "")
+		b.said(hintFor(1), payment.IgnoredHint, "")
 	})
 	hintsInBubble(t, "no database", func(b *hintBench) {
 		b.kept.fails = errors.New("dial")
