@@ -52,6 +52,8 @@ func newTransport(o Options) *http.Transport {
 		MaxIdleConnsPerHost:    idle,
 		IdleConnTimeout:        idleFor,
 		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        1 << 10, // a whole confirm; every waiting one has its own
+		ReadBufferSize:         2 << 10,
 		DisableCompression:     true,
 	}
 }

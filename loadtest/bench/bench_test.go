@@ -35,7 +35,7 @@ func TestBench(t *testing.T) {
 	}
 	checkCeiling(t, r.Ceiling)
 	checkSweep(t, r.Sweep)
-	if files, err := filepath.Glob(filepath.Join(profiles, "*.pprof")); len(files) != 4 {
+	if files, err := filepath.Glob(filepath.Join(profiles, "*.pprof")); len(files) != 6 {
 		t.Errorf("profiles %v: %v", files, err)
 	}
 }

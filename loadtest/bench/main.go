@@ -66,7 +66,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.StringVar(&p.with, "with", "PAYMENTD_DB_MERGE=off", "settings, separated by commas, of the second paymentd of S9")
 	f.StringVar(&p.against, "against", "", "another program to compare with in S9, in place of the same one with other settings")
 	f.StringVar(&p.json, "json", "", "write all figures as JSON to this file")
-	f.StringVar(&p.profile, "profile", "", "write CPU and allocation profiles of paymentd under the most callers of S9 to this folder")
+	f.StringVar(&p.profile, "profile", "", "write profiles of paymentd to this folder: CPU and allocations under the most callers of S9, the heap of S8's waiting confirms")
 	if err := f.Parse(args); err != nil {
 		return p, err
 	}
@@ -143,6 +143,11 @@ func open(ctx context.Context, p plan, out io.Writer) (b *bench, err error) {
 			err = errors.Join(err, b.close())
 		}
 	}()
+	if p.profile != "" {
+		if err = os.MkdirAll(p.profile, 0o750); err != nil {
+			return b, err
+		}
+	}
 	if b.dir, err = os.MkdirTemp("", "paymentd-bench-"); err != nil {
 		return b, err
 	}

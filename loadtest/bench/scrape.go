@@ -71,10 +71,7 @@ func (b *bench) profiled(ctx context.Context, in *rig.Instance, name string) (wa
 		return os.WriteFile(filepath.Join(b.profile, file), body, 0o600)
 	}
 	go func() {
-		err := os.MkdirAll(b.profile, 0o750)
-		if err == nil {
-			err = save("/debug/pprof/profile?seconds="+strconv.Itoa(int(max(b.length, time.Second).Seconds())), name+"-cpu.pprof")
-		}
+		err := save("/debug/pprof/profile?seconds="+strconv.Itoa(int(max(b.length, time.Second).Seconds())), name+"-cpu.pprof")
 		if err == nil {
 			err = save("/debug/pprof/allocs", name+"-allocs.pprof")
 		}

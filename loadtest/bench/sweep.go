@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -62,7 +63,7 @@ func (b *bench) sweep8(ctx context.Context) (s sweep, err error) {
 			measured.Kind, measured.Clients = kind.name, clients
 			s.Steps = append(s.Steps, measured)
 			b.say("%s, %d clients: %.0f/s, p95 %.0f ms", kind.name, clients, measured.PerSecond, measured.P95)
-			if kind.name == "confirm" && measured.P95 <= 1.1*milliseconds(b.gateway) {
+			if kind.name == "confirm" && measured.PerSecond > 0 && measured.P95 <= 1.1*milliseconds(b.gateway) {
 				s.Knee = max(s.Knee, clients)
 			}
 		}
@@ -71,8 +72,8 @@ func (b *bench) sweep8(ctx context.Context) (s sweep, err error) {
 	return s, err
 }
 
-// sweptConfirms waits for the gateway. Beyond the knee some may be answered 202: their books are looked at, not
-// their number.
+// sweptConfirms waits for the gateway. Beyond the knee some may be answered 202 or 503 db_unavailable: the table shows how
+// many, and the books must hold.
 func (b *bench) sweptConfirms(ctx context.Context, in *rig.Instance, clients int) (step, error) {
 	if err := b.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(b.gateway)}); err != nil {
 		return step{}, err
@@ -83,16 +84,23 @@ func (b *bench) sweptConfirms(ctx context.Context, in *rig.Instance, clients int
 	if err != nil {
 		return step{}, err
 	}
-	if others := len(got.All) - len(only(got.All, http.StatusOK, http.StatusAccepted)); others > 0 {
-		return step{}, got.Only(http.StatusOK)
-	}
-	s := stepOf(got)
+	s := stepOf(got, http.StatusOK)
 	s.Ideal = float64(clients) / b.gateway.Seconds()
+	return s, b.overloaded(ctx, got)
+}
+
+// overloaded refuses answers that no overload explains, and looks at the books.
+func (b *bench) overloaded(ctx context.Context, got load.Result) error {
+	for status := range got.All {
+		if status != http.StatusOK && status != http.StatusAccepted && status != http.StatusServiceUnavailable {
+			return got.Only(http.StatusOK)
+		}
+	}
 	ledger, err := b.rig.Ledger(ctx)
 	if err == nil && !ledger.Holds() {
 		err = errors.New(ledger.String())
 	}
-	return s, err
+	return err
 }
 
 // sweptRefusals meets a breaker that an operator has opened; no order is known before.
@@ -109,7 +117,7 @@ func (b *bench) sweptRefusals(ctx context.Context, in *rig.Instance, clients int
 	if err == nil {
 		err = b.release(ctx, in)
 	}
-	return stepOf(got), err
+	return stepOf(got, http.StatusServiceUnavailable), err
 }
 
 func force(ctx context.Context, in *rig.Instance, word string) error {
@@ -147,29 +155,21 @@ func (b *bench) sweptReplays(ctx context.Context, in *rig.Instance, clients int)
 	o.For, o.Warm = b.length, max(min(b.length, time.Second), time.Duration(clients)*time.Millisecond)
 	got, err := load.Run(ctx, o)
 	if err == nil {
-		err = got.Only(http.StatusOK)
+		err = b.overloaded(ctx, got)
 	}
-	if err == nil {
-		err = b.books(ctx, clients)
-	}
-	return stepOf(got), err
+	return stepOf(got, http.StatusOK), err
 }
 
-func stepOf(r load.Result) step {
+// stepOf counts the answers that the step is about; the times are those of all.
+func stepOf(r load.Result, status int) step {
 	s := step{
-		PerSecond: r.PerSecond(), P50: quantile(r.Latencies, 0.50), P95: quantile(r.Latencies, 0.95), P99: quantile(r.Latencies, 0.99),
+		PerSecond: float64(r.Statuses[status]) / r.Took.Seconds(), P50: quantile(r.Latencies, 0.50), P95: quantile(r.Latencies, 0.95), P99: quantile(r.Latencies, 0.99),
 		Statuses: map[string]int{},
 	}
 	for status, n := range r.Statuses {
 		s.Statuses[strconv.Itoa(status)] = n
 	}
 	return s
-}
-
-func only(all map[int]int, statuses ...int) map[int]int {
-	kept := maps.Clone(all)
-	maps.DeleteFunc(kept, func(status, _ int) bool { return !slices.Contains(statuses, status) })
-	return kept
 }
 
 // waiting compares a fresh process at rest with the same one when so many confirms wait for the gateway.
@@ -191,7 +191,7 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 	if err := b.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(hold)}); err != nil {
 		return m, err
 	}
-	rest, restLive, err := memoryOf(ctx, in)
+	rest, restLive, err := b.memoryOf(ctx, in, "rest")
 	if err != nil {
 		return m, err
 	}
@@ -204,7 +204,7 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 	}()
 	if err = b.allWait(ctx, in, clients); err == nil {
 		var full, fullLive float64
-		full, fullLive, err = memoryOf(ctx, in)
+		full, fullLive, err = b.memoryOf(ctx, in, "waiting")
 		m = memory{Waiting: clients, Resident: (full - rest) / float64(clients), Live: (fullLive - restLive) / float64(clients)}
 	}
 	return m, errors.Join(err, <-ended)
@@ -220,13 +220,17 @@ func (b *bench) allWait(ctx context.Context, in *rig.Instance, clients int) erro
 }
 
 // memoryOf is the resident memory as it is, then what is live after a collection.
-func memoryOf(ctx context.Context, in *rig.Instance) (total, live float64, err error) {
+func (b *bench) memoryOf(ctx context.Context, in *rig.Instance, name string) (total, live float64, err error) {
 	f, err := scrape(ctx, in)
 	if err != nil {
 		return 0, 0, err
 	}
 	total = f[resident]
-	if _, err := private(ctx, in, "/debug/pprof/heap?gc=1"); err != nil {
+	heap, err := private(ctx, in, "/debug/pprof/heap?gc=1")
+	if err == nil && b.profile != "" {
+		err = os.WriteFile(filepath.Join(b.profile, name+"-heap.pprof"), heap, 0o600)
+	}
+	if err != nil {
 		return 0, 0, err
 	}
 	f, err = scrape(ctx, in)
