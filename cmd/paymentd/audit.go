@@ -322,10 +322,24 @@ func printable(text string) string {
 
 func (a auditPrinter) printCSV() error {
 	w := csv.NewWriter(a.out)
-	if err := w.WriteAll(append([][]string{auditColumns()}, a.cells()...)); err != nil {
+	rows := a.cells()
+	for _, row := range rows {
+		for i := range row {
+			row[i] = inert(row[i])
+		}
+	}
+	if err := w.WriteAll(append([][]string{auditColumns()}, rows...)); err != nil {
 		return err
 	}
 	return w.Error()
+}
+
+// inert keeps a spreadsheet from taking foreign text for a formula (OWASP, "CSV Injection").
+func inert(cell string) string {
+	if cell != "" && strings.ContainsRune("=+-@\t\r", rune(cell[0])) {
+		return "'" + cell
+	}
+	return cell
 }
 
 type auditSide struct {
@@ -367,7 +381,8 @@ func (a auditPrinter) printJSON() error {
 		"ledger": map[string]any{
 			"holds": a.Ledger.Holds(), "approved": a.Ledger.Approved, "paid": a.Ledger.Paid, "returned": a.Ledger.Returned,
 			"incident": a.Ledger.Incident, "doubt": a.Ledger.Doubt, "atToss": a.Ledger.AtToss, "paidSum": a.Ledger.PaidSum,
-			"incidentSum": a.Ledger.IncidentSum, "doubtSum": a.Ledger.DoubtSum, "violations": len(a.Ledger.Violations),
+			"incidentSum": a.Ledger.IncidentSum, "doubtSum": a.Ledger.DoubtSum, "byHand": a.Ledger.ByHand,
+			"byHandSum": a.Ledger.ByHandSum, "violations": len(a.Ledger.Violations),
 			"text": a.Ledger.String(),
 		},
 	})

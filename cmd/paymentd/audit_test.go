@@ -332,3 +332,13 @@ func TestAuditPrintsForeignText(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestInert: what a spreadsheet would run is text.
+func TestInert(t *testing.T) {
+	t.Parallel()
+	for cell, want := range map[string]string{"": "", "order-1": "order-1", "=1+1": "'=1+1", "-order": "'-order", "@x": "'@x", "a=b": "a=b"} {
+		if got := inert(cell); got != want {
+			t.Errorf("%q: %q", cell, got)
+		}
+	}
+}

@@ -208,6 +208,8 @@ func (a IncidentAction) ofCancelFailed(p *Payment) (Remedy, string) {
 		return "", "must be give_back, or absent"
 	case p.Status == Paid || p.Status == Canceled:
 		return "", "give_back: the payment stands; ask for a new cancel"
+	case p.Status == Pending:
+		return "", "give_back: the payment is undecided; resolve its mismatch"
 	default:
 		return RemedyRetry, ""
 	}

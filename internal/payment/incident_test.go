@@ -89,6 +89,7 @@ func TestRemedy(t *testing.T) {
 		{"cancel failed, a note", payment.CancelFailed, seen, here(payment.Failed), none, payment.RemedyNone, ""},
 		{"cancel failed, again", payment.CancelFailed, seen, here(payment.Failed), giveBack, payment.RemedyRetry, ""},
 		{"cancel of a virtual account failed", payment.CancelFailed, seen, here(payment.AwaitingDeposit), giveBack, payment.RemedyRetry, ""},
+		{"cancel of a mismatch failed", payment.CancelFailed, seen, here(payment.Pending), giveBack, "", "give_back: the payment is undecided; resolve its mismatch"},
 		{"cancel failed, accept", payment.CancelFailed, seen, here(payment.Failed), accept, "", "must be give_back, or absent"},
 		{"cancel failed on PAID", payment.CancelFailed, seen, here(payment.Paid), giveBack, "", "give_back: the payment stands; ask for a new cancel"},
 		{"cancel failed, payment gone", payment.CancelFailed, seen, nil, giveBack, "", takesNone},

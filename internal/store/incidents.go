@@ -251,6 +251,7 @@ func remedySQL(r payment.Remedy, bare bool) string {
 	case payment.RemedyRetry:
 		return moved + dueNow + `, looks = 0` + from + `, moot AS (
 		UPDATE cancels AS c SET state = 'moot' FROM moved AS p WHERE c.payment_id = p.id AND c.ours AND c.state = 'refused'
+		  AND c.idempotency_key = ''
 	)`
 	}
 	fail := moved + `status = 'FAILED', holds_order = false, due_at = NULL, looks = 0, failure_code = 'mismatch',
