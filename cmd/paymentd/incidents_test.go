@@ -122,3 +122,104 @@ func TestCancelFailedRetried(t *testing.T) {
 	}
 	w.ledgerHolds()
 }
+
+// TestMismatchGivenBack: what was approved for another amount goes back as soon as an operator says so.
+func TestMismatchGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	o := in.mismatched(func(there *order) { there.amount = 14000 })
+	if e := w.entry(o); e.Balance != 14000 || e.Cancels != 0 {
+		t.Fatalf("before anybody decided: %+v", e)
+	}
+	in.resolve(o, "give_back").want(t, 200, "")
+	w.settles(o, "FAILED")
+	if e := w.entry(o); e.Balance != 0 || e.Cancels != 1 {
+		t.Errorf("the simulator has %+v", e)
+	}
+	if n := w.count(`SELECT count(*) FROM payments WHERE payment_key = $1 AND failure_code = 'mismatch' AND NOT holds_order`, o.key); n != 1 {
+		t.Error("it did not fail as mismatch")
+	}
+	if got := in.listed(o, "resolved"); len(got) != 1 || got[0]["action"] != "give_back" || got[0]["resolvedBy"] != "ops" {
+		t.Errorf("resolved: %v", got)
+	}
+	if n := len(in.listed(o, "open")); n != 0 {
+		t.Errorf("%d open incidents", n)
+	}
+	w.hears(o, "payment.failed")
+	if l := w.ledgerHolds(); l.Returned != 1 {
+		t.Error(l)
+	}
+}
+
+// orphaned is an approval that we have never heard of, told by a webhook.
+func (in *instance) orphaned(kind string) order {
+	in.t.Helper()
+	o := newOrder(kind)
+	in.confirmedBySomebody(o)
+	in.toldAgain(o)
+	eventually(in.t, "the orphan is seen", func() bool { return in.incidents(o, "orphan_approval") == 1 })
+	return o
+}
+
+// toldAgain returns when one more webhook of the payment is worked off.
+func (in *instance) toldAgain(o order) {
+	in.t.Helper()
+	if a := in.hint("", o.says("DONE")); a.status != 200 {
+		in.t.Errorf("answered %d", a.status)
+	}
+	eventually(in.t, "the webhook is worked off", func() bool { return in.count(`SELECT count(*) FROM webhook_deliveries WHERE due_at IS NOT NULL`) == 0 })
+}
+
+func TestOrphanAccepted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	o := in.orphaned("adopted")
+	in.resolve(o, "accept").want(t, 200, "")
+	w.settles(o, "PAID")
+	w.hears(o, "payment.paid")
+	in.read(o).want(t, 200, "PAID")
+	if e := w.entry(o); e.Balance != 15000 || e.Approvals != 1 {
+		t.Errorf("the simulator has %+v", e)
+	}
+	if l := w.ledgerHolds(); l.Paid != 1 || l.Incident != 0 {
+		t.Error(l)
+	}
+}
+
+func TestOrphanGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	o := in.orphaned("sentback")
+	in.resolve(o, "give_back").want(t, 200, "")
+	eventually(t, "the money is back", func() bool { w.hasten(); r, _ := w.row(o); return w.entry(o).Balance == 0 && !r.Holds && !r.Due })
+	if r, _ := w.row(o); r.Status != "FAILED" || w.entry(o).Cancels != 1 {
+		t.Errorf("%+v, the simulator has %+v", r, w.entry(o))
+	}
+	if l := w.ledgerHolds(); l.Returned != 1 || l.Incident != 0 {
+		t.Error(l)
+	}
+}
+
+// TestOrphanNotOurs: once somebody has said that an approval is another's, no webhook of it asks again.
+func TestOrphanNotOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.start()
+	o := in.orphaned("foreign")
+	in.resolve(o, "not_ours").want(t, 200, "")
+	before := w.lookups()
+	in.toldAgain(o)
+	if w.lookups() == before {
+		t.Error("the further webhook is not looked at")
+	}
+	if n := len(in.listed(o, "all")); n != 1 || w.incidents(o, "orphan_approval") != 0 {
+		t.Errorf("opened again: %d incidents", n)
+	}
+	if r, here := w.row(o); here {
+		t.Errorf("a payment was made of it: %+v", r)
+	}
+	w.ledgerHolds()
+}
