@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -114,7 +115,7 @@ func (c Config) checkValues(p *problems) {
 	for name, address := range map[string]string{"LISTEN": c.Listen, "ADMIN_LISTEN": c.AdminListen} {
 		_, port, err := net.SplitHostPort(address)
 		if err == nil {
-			_, err = net.LookupPort("tcp", port)
+			_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port)
 		}
 		p.when(err != nil, name, "must be host:port or :port")
 	}

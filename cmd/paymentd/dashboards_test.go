@@ -142,7 +142,7 @@ func TestDashboardsShowARun(t *testing.T) {
 			}
 		}
 		if os.Getenv("PAYMENTD_TEST_PICTURES") == "1" {
-			if err := os.WriteFile("../../docs/img/dashboard-"+name+".svg", picture.svg(), 0o644); err != nil { //nolint:gosec // a page of the docs
+			if err := os.WriteFile("../../docs/img/dashboard-"+name+".svg", picture.svg(), 0o644); err != nil {
 				t.Error(err)
 			}
 		}
@@ -181,7 +181,6 @@ type demonstration struct {
 	w     *world
 	in    *instance
 	shop  *sickShop
-	begun time.Time
 	marks []mark
 }
 

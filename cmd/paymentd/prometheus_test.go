@@ -105,7 +105,7 @@ func relocated(t testing.TB, program, dir string) string {
 		t.Fatal(err)
 	}
 	program = filepath.Join(dir, "alertmanager")
-	if err := os.WriteFile(program, bytes.ReplaceAll(raw, []byte(installed), []byte(beside)), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(program, bytes.ReplaceAll(raw, []byte(installed), []byte(beside)), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return program

@@ -27,7 +27,7 @@ func approvals() dashboard {
 				queries: []query{{perSecond(confirm, with(failures)) + " / " + perSecond(confirm, with(base)), "failed"}}},
 			{kind: number, width: 6, unit: "s", title: "How long does a buyer wait for an approval?", change: limits(3, 10),
 				about:   "95 of 100 approved confirms were answered within this time, most of which is the gateway's.",
-				queries: []query{{quantile("0.95", answered, approved), "p95"}}},
+				queries: []query{{answerQuantile("0.95", approved), "p95"}}},
 			{kind: number, width: 6, unit: "s", title: "How much of the wait is our own?", change: limits(0.1, 0.5),
 				about:   "Mean time of an approved confirm minus the mean time of its call at the gateway: database, queues and computing of paymentd.",
 				queries: []query{{whole + " - " + theirs, "own"}}},
@@ -41,7 +41,7 @@ func approvals() dashboard {
 			{kind: lines, width: 12, unit: "s", title: "How long do callers wait for an answer?",
 				about: "Half, 95 and 99 of 100 confirms were answered within these times, all results together. Nobody waits longer than ANSWER_WITHIN (10 s): then the answer is 202.",
 				queries: []query{
-					{quantile("0.5", answered, only), "half"}, {quantile("0.95", answered, only), "95 of 100"}, {quantile("0.99", answered, only), "99 of 100"},
+					{answerQuantile("0.5", only), "half"}, {answerQuantile("0.95", only), "95 of 100"}, {answerQuantile("0.99", only), "99 of 100"},
 				}},
 			{kind: lines, width: 12, unit: "s", title: "Whose time is it: the gateway's or ours?",
 				about: "Mean of approved confirms: the whole wait, the part at the gateway, and the rest, which is ours. When the whole grows, look which of the two grows with it.",

@@ -100,7 +100,7 @@ func (p panel) model() object {
 		return m
 	}
 	defaults := object{"unit": p.unit, "color": object{"mode": "palette-classic"}}
-	switch p.kind {
+	switch p.kind { //nolint:exhaustive // the others have no style of their own
 	case lines:
 		defaults["custom"] = object{"lineWidth": 2, "fillOpacity": 8, "showPoints": "never", "spanNulls": true}
 		defaults["min"] = 0
@@ -143,7 +143,7 @@ func (p panel) options() object {
 	}
 }
 
-// limits colours a number: green, orange from the first, red from the second.
+// limits paints a number: green, orange from the first, red from the second.
 func limits(orange, red float64) func(object) {
 	return func(defaults object) {
 		defaults["color"] = object{"mode": "thresholds"}
@@ -153,9 +153,9 @@ func limits(orange, red float64) func(object) {
 	}
 }
 
-// quantile is a quantile of a histogram.
-func quantile(q, histogram, filter string) string {
-	return "histogram_quantile(" + q + ", sum by (le) (rate(" + histogram + "_bucket" + filter + "[$__rate_interval])))"
+// answerQuantile is a quantile of the time that confirms took to be answered.
+func answerQuantile(q, filter string) string {
+	return "histogram_quantile(" + q + ", sum by (le) (rate(" + answered + "_bucket" + filter + "[$__rate_interval])))"
 }
 
 // quantileBy is the same by labels, without those to which nothing happened.

@@ -125,7 +125,8 @@ func TestCloseOrphan(t *testing.T) {
 	gone.Sighting, gone.Balance = payment.SeenCanceled, 0
 	step := func(what string, closes, want bool, seen payment.Observation) {
 		t.Helper()
-		got, err := false, error(nil)
+		var got bool
+		var err error
 		if closes {
 			got, err = f.CloseOrphan(t.Context(), seen, payment.ByWebhook)
 		} else {

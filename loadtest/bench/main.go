@@ -144,7 +144,7 @@ func open(ctx context.Context, p plan, out io.Writer) (b *bench, err error) {
 		}
 	}()
 	if p.profile != "" {
-		if err = os.MkdirAll(p.profile, 0o750); err != nil {
+		if err := os.MkdirAll(p.profile, 0o750); err != nil {
 			return b, err
 		}
 	}
