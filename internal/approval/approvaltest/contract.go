@@ -2,6 +2,7 @@ package approvaltest
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // StoreContract holds a store to the promises of approval's ports, as far as the use cases rely on them. open returns
 // an empty store each time.
 func StoreContract(t *testing.T, open func(t *testing.T) approval.Store) {
-	for name, check := range map[string]func(*contract){
+	checks := map[string]func(*contract){
 		"reserve is refused by key and by order": (*contract).reserve,
 		"find prefers the key":                   (*contract).find,
 		"a lease keeps others out until it ends": (*contract).lease,
@@ -28,7 +29,9 @@ func StoreContract(t *testing.T, open func(t *testing.T) approval.Store) {
 		"a failure is news for who was told 202": (*contract).notices,
 		"a second look where it is asked for":    (*contract).verify,
 		"cancels of a failure are recorded":      (*contract).returned,
-	} {
+	}
+	maps.Copy(checks, cancelContract())
+	for name, check := range checks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			check(&contract{T: t, ctx: t.Context(), store: open(t)})
