@@ -60,6 +60,7 @@ var standing = map[string]string{
 	"build_info":                              "always 1",
 	"db_connections_max":                      "a setting",
 	"db_connections":                          "a pool may hold connections",
+	"db_acquire_waiting":                      "recovery and notices begin together, with more loops than connections",
 	"db_acquire_duration_seconds":             "recovery and the figures themselves use the database",
 	"recovery_last_success_timestamp_seconds": "recovery runs",
 	"http_requests_total":                     "this scrape",
