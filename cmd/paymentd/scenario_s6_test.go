@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,6 +18,9 @@ func cancelFaults() map[string]tosssim.Fault {
 		"cancel late":    {Op: tosssim.OpCancel, Late: tosssim.Duration(1500 * time.Millisecond), Next: 1},
 	}
 }
+
+// A SIGKILL between that cancel and the answer is the story "cannot be saved" of TestCrash (crashStories), which kills
+// before, during and after the cancel and the commit of its outcome.
 
 // s6 approves one order, breaks the database before the commit, repairs it after the answer, and holds what follows to:
 // told given back means balance 0, and never PAID here and canceled there.
@@ -66,25 +71,53 @@ func TestS6a_DatabaseStopsBeforeTheCommit(t *testing.T) {
 	}
 }
 
+// sleeping makes the session of every reservation of these orders sleep.
+func (w *world) sleeping(kind string, long time.Duration) {
+	w.t.Helper()
+	if _, err := w.pool.Exec(w.t.Context(), fmt.Sprintf(`
+		CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(%f); RETURN NEW; END $$;
+		CREATE TRIGGER sleeps BEFORE INSERT ON payments FOR EACH ROW WHEN (NEW.order_id LIKE 'order-%s%%') EXECUTE FUNCTION sleeps()`,
+		long.Seconds(), kind)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // TestS6b_AllConnectionsAreHeld: sleeping sessions hold every connection for a while at the moment of the commit: it is
-// tried again within COMMIT_WITHIN, so neither policy cancels and the payment is PAID.
+// tried again within COMMIT_WITHIN, so neither policy cancels and the payment is PAID. With PAYMENTD_TEST_REAL_TIME=1
+// they are 10 sessions that sleep for 6 s.
 func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 	t.Parallel()
+	set, conns := []string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms"}, 1
+	if realTime() {
+		set, conns = []string{"PAYMENTD_DB_STATEMENT_TIMEOUT=7s"}, 10
+	}
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			in := w.start("PAYMENTD_ON_COMMIT_FAILURE="+policy, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_DB_MAX_CONNS=1")
+			in := w.start(append(set, "PAYMENTD_ON_COMMIT_FAILURE="+policy, "PAYMENTD_DB_MAX_CONNS="+strconv.Itoa(conns), "PAYMENTD_DB_MERGE=off")...)
 			w.slow()
-			o, other := newOrder("s6b"), newOrder("other")
+			w.sleeping("sleeper", either(2*time.Second, 6*time.Second))
+			o := newOrder("s6b")
 			answered := in.confirmLater(o)
 			w.arrived(tosssim.OpConfirm, 1)
-			release := w.hold()
-			answeredOther := in.confirmLater(other)
-			in.allLent()
-			time.AfterFunc(2*time.Second, release)
+			var sleepers []func() answer
+			for _, other := range newOrders("sleeper", conns) {
+				sleepers = append(sleepers, in.confirmLater(other))
+			}
+			eventually(t, "every connection is in use", func() bool {
+				return in.number(`paymentd_db_connections{pool="request",state="in_use"}`) == conns
+			})
+			if r, _ := w.row(o); r.Status != "PENDING" {
+				t.Errorf("it is %s before the connections were held", r.Status)
+			}
 			answered().want(t, 200, "PAID")
-			answeredOther().want(t, 200, "PAID")
+			for _, sleeper := range sleepers {
+				sleeper().want(t, 200, "PAID")
+			}
+			if n := in.number(`paymentd_db_acquire_timeouts_total{pool="request"}`); n == 0 {
+				t.Error("the commit never waited in vain")
+			}
 			if e := w.entry(o); e.Cancels != 0 || e.Balance != 15000 {
 				t.Errorf("the simulator has %+v", e)
 			}

@@ -122,6 +122,22 @@ func (c *contract) taken(open payment.Payment, began approval.Cancel) payment.Pa
 	return c.ended(held, again)
 }
 
+// heldCancel: somebody who only looks holds the payment; nothing else is in the way.
+func (c *contract) heldCancel() {
+	p := c.paid("a")
+	give := func(p payment.Payment) (approval.Cancel, payment.Payment) {
+		began, held, ending, err := c.store.BeginGiveBack(c.ctx, approval.GiveBack{Payment: p, Amount: 1000, Actor: payment.ByRecovery, Lease: time.Minute})
+		return began, c.was(payment.Applied)(held, ending, err)
+	}
+	began, held := give(p)
+	again, held := give(c.ended(held, began)) // refused already: it is leased and nothing is begun
+	if !again.Refused() {
+		c.Fatalf("begun %+v", again)
+	}
+	c.beginCancel(asks(held, "k", 1000), payment.NoRows)
+	c.beginCancel(asks(c.ended(held, again), "k", 1000), payment.Applied)
+}
+
 // unpaidCancels: only what is PAID or awaits its deposit can be canceled on request.
 func (c *contract) unpaidCancels() {
 	p := c.reserved("a", -time.Second)
@@ -173,6 +189,7 @@ func cancelContract() map[string]func(*contract) {
 	return map[string]func(*contract){
 		"cancels stand with their payment":     (*contract).findCancels,
 		"a cancel is asked for once":           (*contract).askedCancel,
+		"a cancel waits for the lease":         (*contract).heldCancel,
 		"only what may hold money is canceled": (*contract).unpaidCancels,
 		"what was never sent is abandoned":     (*contract).abandon,
 	}
