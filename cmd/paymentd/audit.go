@@ -15,10 +15,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"paymentd/internal/payment"
-	"paymentd/internal/pg"
 	"paymentd/internal/recovery"
 )
 
@@ -139,17 +136,13 @@ func auditTime(name, text string) (time.Time, error) {
 
 // audit connects both sides and compares them.
 func audit(ctx context.Context, c Config, errs io.Writer, o recovery.AuditOptions) (report recovery.AuditReport, err error) {
-	p := &program{config: c, log: newLogger(c, errs), registry: prometheus.NewRegistry()}
-	if p.gateway, err = pg.New(p.gatewayOptions()); err != nil {
-		return report, err
+	p, err := beside(ctx, c, newLogger(c, errs))
+	if err != nil {
+		return report, fmt.Errorf("audit: %w", err)
 	}
-	defer p.gateway.Close()
-	if err := p.reach(ctx); err != nil {
-		return report, err
-	}
-	defer p.store.Close()
-	if err := p.migrated(ctx); err != nil {
-		return report, fmt.Errorf("audit: %w; see paymentd migrate --help", err)
+	defer p.close()
+	if err := p.build(); err != nil {
+		return report, fmt.Errorf("audit: %w", err)
 	}
 	progress := auditProgress{to: errs, terminal: isTerminal(errs)}
 	o.Feed, o.Witness, o.Books = p.gateway, p.gateway, p.store.Background()

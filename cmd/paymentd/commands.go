@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caarlos0/env/v11"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"paymentd/migrations"
 )
@@ -111,6 +113,27 @@ func databaseURL(environ []string) (string, error) {
 		return dsn, nil
 	}
 	return "", fmt.Errorf("%sDATABASE_URL is required (or %sDATABASE_URL_FILE)", prefix, prefix)
+}
+
+// beside is the program of a command that works beside serve: its store is open, and the schema as new as the program.
+func beside(ctx context.Context, c Config, log *slog.Logger) (*program, error) {
+	p := &program{config: c, log: log, registry: prometheus.NewRegistry()}
+	if err := p.reach(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.migrated(ctx); err != nil {
+		p.close()
+		return nil, fmt.Errorf("%w; see paymentd migrate --help", err)
+	}
+	return p, nil
+}
+
+// close closes what beside and build opened.
+func (p *program) close() {
+	if p.gateway != nil {
+		p.gateway.Close()
+	}
+	p.store.Close()
 }
 
 func healthCommand(ctx context.Context, args, environ []string, out io.Writer) error {

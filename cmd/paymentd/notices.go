@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +19,6 @@ import (
 
 	"paymentd/internal/payment"
 	"paymentd/internal/store"
-	"paymentd/migrations"
 )
 
 // replayBatch is how many notices one transaction replays.
@@ -75,12 +75,12 @@ func noticesList(ctx context.Context, args, environ []string, out io.Writer) err
 	if err := checkFilter(filter); err != nil {
 		return err
 	}
-	db, err := openNotices(ctx, environ)
+	p, err := openNotices(ctx, environ)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	list, err := db.ListNotices(ctx, filter)
+	defer p.close()
+	list, err := p.store.ListNotices(ctx, filter)
 	if err != nil {
 		return err
 	}
@@ -104,30 +104,20 @@ func checkFilter(f store.NoticeFilter) error {
 	return nil
 }
 
-// openNotices opens the database if its schema is as new as this program.
-func openNotices(ctx context.Context, environ []string) (*store.Store, error) {
+// openNotices needs no settings but the database; it waits for it for 10 s unless DB_CONNECT_TIMEOUT says otherwise.
+func openNotices(ctx context.Context, environ []string) (*program, error) {
 	dsn, err := databaseURL(environ)
 	if err != nil {
 		return nil, err
 	}
-	db, err := store.Open(ctx, store.Options{
-		DSN: dsn, RequestConns: 1, BackgroundConns: 1, AcquireTimeout: 10 * time.Second, StatementTimeout: time.Minute,
-	})
+	within, err := time.ParseDuration(cmp.Or(env.ToMap(environ)[prefix+"DB_CONNECT_TIMEOUT"], "10s"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%sDB_CONNECT_TIMEOUT: %w", prefix, err)
 	}
-	need, err := migrations.Latest()
-	if err == nil {
-		var have int64
-		if have, err = db.SchemaVersion(ctx); err == nil && have < need {
-			err = fmt.Errorf("schema %d, need %d; see paymentd migrate --help", have, need)
-		}
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
+	return beside(ctx, Config{
+		DatabaseURL: Secret(dsn), DBConnectTimeout: within, DBMaxConns: 1, DBBackgroundConns: 1,
+		DBAcquireTimeout: 10 * time.Second, DBStatementTimeout: time.Minute,
+	}, slog.New(slog.DiscardHandler))
 }
 
 func printNotices(list []store.NoticeRow, limit int, out io.Writer) error {
@@ -222,12 +212,12 @@ func noticesReplay(ctx context.Context, args, environ []string, out io.Writer) e
 	if err := checkFilter(filter); err != nil {
 		return err
 	}
-	db, err := openNotices(ctx, environ)
+	p, err := openNotices(ctx, environ)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	r := &replay{db: db, out: out, ask: store.Replay{Again: *again, By: *by}, dryRun: *dryRun}
+	defer p.close()
+	r := &replay{db: p.store, out: out, ask: store.Replay{Again: *again, By: *by}, dryRun: *dryRun}
 	if *allDead {
 		return r.allDead(ctx, filter)
 	}

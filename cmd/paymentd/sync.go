@@ -13,8 +13,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"paymentd/internal/payment"
 )
 
@@ -109,18 +107,14 @@ func syncTo(ctx context.Context, args, environ []string, s streams) error {
 	if c.LogLevel == "info" {
 		c.LogLevel = "warn" // the table says what was done
 	}
-	p := &program{config: c, log: newLogger(c, s.errs), registry: prometheus.NewRegistry()}
-	if err := p.reach(ctx); err != nil {
+	p, err := beside(ctx, c, newLogger(c, s.errs))
+	if err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
-	defer p.store.Close()
-	if err := p.migrated(ctx); err != nil {
-		return fmt.Errorf("sync: %w; see paymentd migrate --help", err)
-	}
+	defer p.close()
 	if err := p.build(); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
-	defer p.gateway.Close()
 	return p.sync(ctx, set, s)
 }
 
