@@ -169,13 +169,13 @@ func TestMailAnswers(t *testing.T) {
 		{
 			name: "hangs at the address", want: []string{"mail: context deadline exceeded, sending SMTP RCPT TO command"},
 			change: func(s *mailServer, _ *smtp.Server) {
-				s.onRcpt = func(int) error { time.Sleep(3 * within); return nil }
+				s.onRcpt = func(int) error { <-t.Context().Done(); return nil }
 			},
 		},
 		{
 			name: "hangs after the text", want: []string{"mail: context deadline exceeded, closing SMTP DATA writer"}, taken: 1,
 			change: func(s *mailServer, _ *smtp.Server) {
-				s.onGiven = func(int, *smtp.Conn) { time.Sleep(3 * within) }
+				s.onGiven = func(int, *smtp.Conn) { <-t.Context().Done() }
 			},
 		},
 		{
