@@ -54,12 +54,15 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.DurationVar(&p.length, "for", 30*time.Minute, "how long to confirm")
 	f.IntVar(&p.rate, "rate", 50, "confirms per second")
 	f.DurationVar(&p.cycle, "cycle", time.Minute, "a fault comes so often and stays a third of it")
-	f.DurationVar(&p.every, "every", 5*time.Second, "pace of the samples")
+	f.DurationVar(&p.every, "every", 0, "pace of the samples (default a twelfth of the cycle)")
 	f.DurationVar(&p.warm, "warm", 2*time.Minute, "samples before are drawn and not judged")
 	f.StringVar(&p.program, "paymentd", "", "the program; empty: built from the sources")
 	f.StringVar(&p.out, "out", "loadtest/results", "folder for soak.json and soak.svg")
 	if err := f.Parse(args); err != nil {
 		return p, err
+	}
+	if p.every == 0 {
+		p.every = p.cycle / 12 // some in each stretch without a fault
 	}
 	if p.length <= p.warm || p.rate < 1 || p.every <= 0 || p.cycle < 3*time.Second || f.NArg() > 0 {
 		err = errors.New("for must be longer than warm, rate and every above 0, cycle at least 3s, and there are no arguments; see --help")

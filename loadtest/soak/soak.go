@@ -232,6 +232,7 @@ const mostGrowth = 1.25
 func (s *soak) judge() {
 	from := s.warm.Seconds()
 	third := (s.Seconds - from) / 3
+	blind := false
 	for _, q := range quantities() {
 		var first, last []float64
 		for _, x := range s.Samples {
@@ -243,14 +244,18 @@ func (s *soak) judge() {
 				last = append(last, q.of(x))
 			}
 		}
+		blind = len(first) == 0 || len(last) == 0
 		g := growth{What: q.name, FirstMedian: median(first), LastMedian: median(last)}
 		if g.FirstMedian > 0 {
 			g.Ratio = g.LastMedian / g.FirstMedian
 		}
 		s.Grown = append(s.Grown, g)
-		if g.Ratio == 0 || g.Ratio > mostGrowth {
+		if !blind && (g.Ratio == 0 || g.Ratio > mostGrowth) {
 			s.Broken = append(s.Broken, fmt.Sprintf("%s: %.1f in the first third, %.1f in the last", q.name, g.FirstMedian, g.LastMedian))
 		}
+	}
+	if blind {
+		s.Broken = append(s.Broken, "growth: no calm sample in the first third or in the last; run longer, or sample more often (--every)")
 	}
 }
 

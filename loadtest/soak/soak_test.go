@@ -43,6 +43,16 @@ func TestSoak(t *testing.T) {
 	}
 }
 
+// TestJudgeNothing: a run too short for its samples says so, and not that something grew from 0 to 0.
+func TestJudgeNothing(t *testing.T) {
+	t.Parallel()
+	s := &soak{result: result{Seconds: 20, Samples: []sample{{At: 5, Heap: 10}, {At: 10, Calm: true, Heap: 10}}}}
+	s.judge()
+	if len(s.Broken) != 1 || !strings.Contains(s.Broken[0], "no calm sample") {
+		t.Errorf("broken: %q", s.Broken)
+	}
+}
+
 // TestJudge: a process that grows is found.
 func TestJudge(t *testing.T) {
 	t.Parallel()
