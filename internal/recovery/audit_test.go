@@ -224,6 +224,7 @@ func TestAuditJudges(t *testing.T) {
 		{"failed here", feed{took("k")}, ours("k", payment.Failed, 0), theirs("k", done, 15000), StateDiffers, 1, 0, "1 0 0 0 0 1"},
 		{"failed here under an incident", feed{took("k")}, with(ours("k", payment.Failed, 0), incident), theirs("k", done, 15000), StateDiffers, 1, 0, "1 0 0 1 0 0"},
 		{"given back, not recorded", feed{took("k"), gave("k", 15000, gone)}, ours("k", payment.Failed, 0), theirs("k", gone, 0), StateDiffers, 1, 0, ""},
+		{"another amount, given back", feed{took("k"), gave("k", 15000, gone)}, with(with(ours("k", payment.Failed, 0), recorded), func(r *row) { r.Amount = 14000 }), theirs("k", gone, 0), "", 1, 0, "1 0 1 0 0 0"},
 		{"in doubt", feed{took("k")}, with(ours("k", payment.Pending, 0), young), theirs("k", done, 15000), "", 1, 1, "1 0 0 0 1 0"},
 		{"in doubt too long", feed{took("k")}, ours("k", payment.Pending, 0), theirs("k", done, 15000), StateDiffers, 1, 0, "1 0 0 0 1 0"},
 		{"mismatch", feed{took("k")}, with(with(ours("k", payment.Pending, 0), young), func(r *row) { r.Amount, r.MoneyIncident = 14000, true }), theirs("k", done, 15000), AmountDiffers, 1, 0, "1 0 0 1 0 0"},

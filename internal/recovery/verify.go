@@ -86,6 +86,8 @@ func (s *suspect) judge(doubtFor time.Duration) { //nolint:cyclop // one table
 		s.kind, s.note = MissingThere, "never approved at the gateway"
 	case row.Status.Unfinished() && !row.MoneyIncident && row.ReadAt.Sub(laterOf(o.ApprovedAt, row.ReservedAt)) < doubtFor:
 		s.doubt = true
+	case row.Status == payment.Failed && o.Returned() && row.DoneCancels:
+		// Whatever was approved by then, all of it is back and recorded.
 	case o.Total != row.Amount || o.Currency != row.Currency:
 		s.kind, s.note = AmountDiffers, "amount or currency"
 	case o.OrderID != row.OrderID:
@@ -102,7 +104,7 @@ func (s *suspect) compareStates(o payment.Observation, row payment.AuditRow) {
 		if canceled := o.Total - o.Balance; canceled != row.CanceledAmount {
 			s.kind, s.note = AmountDiffers, "canceled amount"
 		}
-	case row.Status == payment.Canceled && returned, row.Status == payment.Failed && returned && row.DoneCancels:
+	case row.Status == payment.Canceled && returned:
 	case row.Status == payment.Failed && returned:
 		s.kind, s.note = StateDiffers, "given back there, not recorded here"
 	default:
