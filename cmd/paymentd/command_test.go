@@ -57,6 +57,7 @@ func TestCommandLine(t *testing.T) {
 		errs   []string
 	}{
 		{name: "version", args: []string{"version"}, out: []string{"paymentd dev (go1."}},
+		{name: "version as a flag", args: []string{"--version"}, out: []string{"paymentd dev (go1."}},
 		{name: "nothing", status: 1, errs: []string{"usage: paymentd <command>"}},
 		{name: "unknown command", args: []string{"srve"}, status: 1, errs: []string{`unknown command "srve"`}},
 		{name: "unknown flag", args: []string{"version", "--loud"}, status: 1},

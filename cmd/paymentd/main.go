@@ -66,6 +66,8 @@ func run(ctx context.Context, args, environ []string, out io.Writer) error {
 	case "help", "-h", "-help", "--help":
 		usage(out)
 		return nil
+	case "-version", "--version":
+		return versionCommand(ctx, args[1:], environ, out)
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
