@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 )
 
@@ -14,6 +15,7 @@ func (s *stack) guide(out io.Writer) {
 		"{checkout}", checkoutKey, "{operator}", operatorKey, "{dsn}", s.postgres.DSN(database),
 		"{key}", s.confirmed.PaymentKey, "{order}", s.confirmed.OrderID, "{amount}", fmt.Sprint(s.confirmed.Amount),
 		"{nextkey}", next.PaymentKey, "{nextorder}", next.OrderID,
+		"{paymentd}", filepath.Join(s.bins, "paymentd"), "{settings}", "'"+strings.Join(s.settings(), "' \\\n  '")+"'",
 	)
 	logs := "logs        " + s.log("paymentd") + "\n            " + s.log("tosssim") + "\n            " + s.postgres.Log()
 	if s.verbose {
@@ -32,6 +34,12 @@ curl -i {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
 # Read it, with its history for operators.
 curl -s {public}/payments/{order} -H 'Authorization: Bearer {checkout}'
 curl -s '{public}/payments/{order}?events=true' -H 'Authorization: Bearer {operator}'
+
+# Give a part back, then the rest. The same Idempotency-Key again gives nothing back twice.
+curl -s {public}/payments/{order}/cancel -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' \
+  -H 'Idempotency-Key: part-1' -d '{"amount":5000,"reason":"one article is sold out"}'
+curl -s {public}/payments/{order}/cancel -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' \
+  -H 'Idempotency-Key: rest-1' -d '{"reason":"the buyer sent all back"}'
 
 # The gateway hangs: the next confirm reaches it and gets no answer. paymentd answers 202 in time and does not guess.
 curl -s {control}/faults -d '[{"op":"confirm","hang":true,"work":"do"}]'
@@ -58,6 +66,21 @@ curl -s {control}/listen -d '{"up":true}'
 # The breaker by hand: "open" keeps all confirms away, "none" lets trials decide.
 curl -s {private}/breaker -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{"force":"open"}'
 curl -s {private}/breaker -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' -d '{"force":"none"}'
+
+# Toss took 15000 where the shop asked for 10000: 202, an incident, and nobody guesses. Your word ends it (1: its id).
+curl -s {control}/payments -d '{"paymentKey":"pay_{nextkey}","orderId":"{nextorder}_m","amount":15000,"status":"DONE"}'
+curl -i {public}/payments/confirm -H 'Authorization: Bearer {checkout}' \
+  -H 'Content-Type: application/json' -d '{"paymentKey":"pay_{nextkey}","orderId":"{nextorder}_m","amount":10000}'
+curl -s {public}/incidents -H 'Authorization: Bearer {operator}'
+curl -s {public}/incidents/1/resolve -H 'Authorization: Bearer {operator}' -H 'Content-Type: application/json' \
+  -d '{"note":"wrong price, agreed with the buyer","action":"give_back"}'
+
+# The commands, on the same database and simulator.
+export {settings}
+{paymentd} healthcheck
+{paymentd} sync --dry-run
+{paymentd} notices list --state all
+{paymentd} audit --from "$(TZ=Asia/Seoul date +%F)"
 
 # Inside.
 curl -s {private}/readyz

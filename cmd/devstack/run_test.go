@@ -148,6 +148,7 @@ func TestStaysUpUntilInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := out.all.String(); strings.Contains(text, "{public}") || strings.Contains(text, "{next") ||
+		strings.Contains(text, "{settings}") || strings.Contains(text, "{paymentd}") || !strings.Contains(text, "PAYMENTD_TOSS_URL=") ||
 		!strings.Contains(text, "/payments/sync") || !strings.Contains(text, operatorKey) {
 		t.Errorf("guide:\n%s", text)
 	}

@@ -40,6 +40,7 @@ type stack struct {
 	public, private string // doors of paymentd, host:port
 	toss, control   string // ports of tosssim, host:port
 
+	bins      string  // the folder of the programs
 	confirmed payment // by the demonstration
 }
 
@@ -48,21 +49,21 @@ func (s *stack) up(ctx context.Context) error {
 	if err := s.startPostgres(ctx); err != nil {
 		return err
 	}
-	bins, err := s.programs(ctx)
-	if err != nil {
+	var err error
+	if s.bins, err = s.programs(ctx); err != nil {
 		return err
 	}
 	if err := s.choosePorts(); err != nil {
 		return err
 	}
-	if s.tosssim, err = s.child(filepath.Join(bins, "tosssim"), nil, "--listen", s.toss, "--control", s.control); err != nil {
+	if s.tosssim, err = s.child(filepath.Join(s.bins, "tosssim"), nil, "--listen", s.toss, "--control", s.control); err != nil {
 		return err
 	}
 	if err := s.answers(ctx, s.tosssim, "tosssim", "http://"+s.control+"/control/ledger?summary=true"); err != nil {
 		return err
 	}
 	s.say("tosssim on http://%s, control http://%s", s.toss, s.control)
-	if s.paymentd, err = s.child(filepath.Join(bins, "paymentd"), s.settings(), "serve"); err != nil {
+	if s.paymentd, err = s.child(filepath.Join(s.bins, "paymentd"), s.settings(), "serve"); err != nil {
 		return err
 	}
 	if err := s.answers(ctx, s.paymentd, "paymentd", "http://"+s.private+"/readyz"); err != nil {
