@@ -87,7 +87,7 @@ func (w *world) sleeping(kind string, long time.Duration) {
 // they are 10 sessions that sleep for 6 s.
 func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 	t.Parallel()
-	set, conns := []string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms"}, 1
+	set, conns := []string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_DB_STATEMENT_TIMEOUT=20s"}, 1
 	if realTime() {
 		set, conns = []string{"PAYMENTD_DB_STATEMENT_TIMEOUT=7s"}, 10
 	}
@@ -95,7 +95,8 @@ func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			in := w.start(append(set, "PAYMENTD_ON_COMMIT_FAILURE="+policy, "PAYMENTD_DB_MAX_CONNS="+strconv.Itoa(conns), "PAYMENTD_DB_MERGE=off")...)
+			in := w.start(append(set, "PAYMENTD_ON_COMMIT_FAILURE="+policy, "PAYMENTD_DB_MAX_CONNS="+strconv.Itoa(conns), "PAYMENTD_DB_MERGE=off",
+				"PAYMENTD_ANSWER_WITHIN=40s", "PAYMENTD_COMMIT_WITHIN=30s")...)
 			w.slow()
 			w.sleeping("sleeper", either(2*time.Second, 6*time.Second))
 			o := newOrder("s6b")

@@ -127,11 +127,13 @@ func (r *Rig) Unfinished(ctx context.Context) (int, error) {
 }
 
 // Hasten makes every later look and every notice due now, so that a scenario need not wait out growing delays. The
-// leases of payments are left alone; a notice in hand may be sent twice under its id, as after a crash.
+// leases of payments are left alone, and so is what is being written just now: many rows at once would deadlock with it; a notice in hand may be sent twice under its id, as after a crash.
 func (r *Rig) Hasten(ctx context.Context) error {
 	return r.Session(ctx,
-		`UPDATE payments SET due_at = now() WHERE due_at > now() AND due_at < 'infinity' AND NOT leased`,
-		`UPDATE notices SET due_at = now() WHERE state = 'queued' AND due_at > now()`)
+		`UPDATE payments SET due_at = now() WHERE id IN (
+			SELECT id FROM payments WHERE due_at > now() AND due_at < 'infinity' AND NOT leased FOR UPDATE SKIP LOCKED)`,
+		`UPDATE notices SET due_at = now() WHERE id IN (
+			SELECT id FROM notices WHERE state = 'queued' AND due_at > now() FOR UPDATE SKIP LOCKED)`)
 }
 
 // EndLeases ends the leases of dead holders. It may be called only while no instance runs.
