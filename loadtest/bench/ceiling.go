@@ -82,9 +82,13 @@ func (b *bench) round9(ctx context.Context, i int) (r round, err error) {
 	return r, nil
 }
 
+// pgbenched measures PostgreSQL alone: paymentd, which would deliver the notices of these payments beside it, is frozen.
 func (b *bench) pgbenched(ctx context.Context, script string) (float64, error) {
 	if err := b.clean(ctx); err != nil {
 		return 0, err
+	}
+	for _, in := range b.rig.Instances {
+		defer in.Freeze()()
 	}
 	return b.pg.run(ctx, script, b.length)
 }

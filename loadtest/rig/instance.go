@@ -163,14 +163,20 @@ func (in *Instance) Stop() error {
 
 // Pause stops the process for d, as a machine that swaps or a container that is frozen does, and wakes it up.
 func (in *Instance) Pause(d time.Duration) {
+	wake := in.Freeze()
+	time.Sleep(d)
+	wake()
+}
+
+// Freeze stops the process until wake is called.
+func (in *Instance) Freeze() (wake func()) {
 	in.mu.Lock()
 	proc := in.proc
 	in.mu.Unlock()
 	if proc == nil || proc.Signal(syscall.SIGSTOP) != nil {
-		return
+		return func() {}
 	}
-	time.Sleep(d)
-	_ = proc.Signal(syscall.SIGCONT)
+	return func() { _ = proc.Signal(syscall.SIGCONT) }
 }
 
 // URL is the public door, "" while the instance is down.

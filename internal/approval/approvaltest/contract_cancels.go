@@ -45,7 +45,7 @@ func (c *contract) ended(held payment.Payment, began approval.Cancel) payment.Pa
 	}))
 }
 
-func (c *contract) findCancels() {
+func (c *contract) findCancels() { //nolint:cyclop // one story
 	if st, found, err := c.store.FindCancels(c.ctx, approval.CancelQuery{OrderID: "contract-order", Key: "k"}); found || err != nil {
 		c.Errorf("found %+v, %v", st, err)
 	}
