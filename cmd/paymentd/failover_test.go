@@ -152,7 +152,7 @@ func (in *instance) confirmAll(orders []order) func() []answer {
 // that lead to a server demoted meanwhile cost no approval: the refusal is certain and one of them drops them all.
 func TestReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
-	w := newPrivateWorld(t, "PAYMENTD_DB_CONNECT_TIMEOUT=500ms")
+	w := newPrivateWorld(t, "PAYMENTD_DB_CONNECT_TIMEOUT=5s")
 	in := w.start()
 	giving := w.start("PAYMENTD_ON_COMMIT_FAILURE=cancel")
 	in.confirm(newOrder("known")).want(t, 200, "PAID")
