@@ -87,8 +87,14 @@ func (b *bench) pgbenched(ctx context.Context, script string) (float64, error) {
 	if err := b.clean(ctx); err != nil {
 		return 0, err
 	}
+	var wakes []func()
+	defer func() {
+		for _, wake := range wakes {
+			wake()
+		}
+	}()
 	for _, in := range b.rig.Instances {
-		defer in.Freeze()()
+		wakes = append(wakes, in.Freeze())
 	}
 	return b.pg.run(ctx, script, b.length)
 }
