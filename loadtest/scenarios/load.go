@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -140,28 +139,13 @@ func grown(name string, begin time.Duration, replies []reply) plot.Series {
 	return s
 }
 
-// metrics reads /metrics; series are written as they stand there.
+// metrics reads /metrics. What cannot be read breaks the scenario.
 func (p *play) metrics(ctx context.Context) map[string]float64 {
-	a, err := p.in.Call(ctx, rig.Request{Method: http.MethodGet, Path: "/metrics", Private: true})
-	if err != nil || a.Status != http.StatusOK {
-		p.broke("metrics cannot be read: %v %v", a, err)
-	}
-	all := map[string]float64{}
-	for line := range strings.Lines(string(a.Body)) {
-		series, value, _ := cutLast(strings.TrimSpace(line))
-		if f, err := strconv.ParseFloat(value, 64); err == nil && !strings.HasPrefix(series, "#") {
-			all[series] = f
-		}
+	all, err := p.in.Metrics(ctx)
+	if err != nil {
+		p.broke("metrics cannot be read: %v", err)
 	}
 	return all
-}
-
-func cutLast(line string) (before, after string, found bool) {
-	i := strings.LastIndexByte(line, ' ')
-	if i < 0 {
-		return line, "", false
-	}
-	return line[:i], line[i+1:], true
 }
 
 // number is one series as a whole number. A series that does not exist breaks the scenario.
