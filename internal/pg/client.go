@@ -142,7 +142,7 @@ func (c *Client) Confirm(ctx context.Context, call approval.ConfirmCall) []payme
 		ctx = breaker.Background(ctx)
 	}
 	s := &sequence{ctx: ctx, call: call, key: call.Key}
-	if heard := c.runSequence(s); heard.Kind != "" {
+	if heard := c.runSequence(s); heard != nil {
 		s.hear(heard)
 	}
 	if s.begun > 1 {
@@ -151,37 +151,37 @@ func (c *Client) Confirm(ctx context.Context, call approval.ConfirmCall) []payme
 	return s.answers
 }
 
-// runSequence returns what was heard besides the tries. A panic, which only the caller's NextTry can bring
+// runSequence returns what was heard besides the tries, nil for nothing. A panic, which only the caller's NextTry can bring
 // here, is one more unknown.
-func (c *Client) runSequence(s *sequence) (heard payment.Answer) {
+func (c *Client) runSequence(s *sequence) (heard answer) {
 	defer func() {
 		if r := recover(); r != nil {
 			heard = panicked(r)
-			c.note(s.ctx, request{op: opConfirm, orderID: s.call.Order.OrderID}, heard)
+			c.note(s.ctx, &request{op: opConfirm, orderID: s.call.Order.OrderID}, heard)
 		}
 	}()
-	_, err := c.pipeline.compose(s).Get(func() (payment.Answer, error) { return c.sendConfirm(s) })
+	_, err := c.pipeline.compose(s).Get(func() (answer, error) { return c.sendConfirm(s) })
 	heard = endOf(err)
-	if heard.Kind == payment.KindRefused {
+	if heard != nil && heard.Kind == payment.KindRefused {
 		c.metrics.refusal(heard.Refuser)
 	}
 	return heard
 }
 
 // sendConfirm is the innermost call: one try, within the lease.
-func (c *Client) sendConfirm(s *sequence) (payment.Answer, error) {
-	order := s.call.Order
-	q := request{
-		op: opConfirm, method: http.MethodPost, path: "v1/payments/confirm", key: s.key, body: confirmBody(order),
-		timeout: c.options.ConfirmTimeout, want: expectation{paymentKey: order.PaymentKey, order: &order}, orderID: order.OrderID,
+func (c *Client) sendConfirm(s *sequence) (answer, error) {
+	order := &s.call.Order
+	q := &request{
+		op: opConfirm, method: http.MethodPost, path: "v1/payments/confirm", key: s.key, body: confirmBody(*order),
+		timeout: c.options.ConfirmTimeout, want: expectation{paymentKey: order.PaymentKey, order: order}, orderID: order.OrderID,
 	}
 	if err := s.ctx.Err(); err != nil {
 		stop := refuse(payment.RefusedByLease, 0, err)
-		return stop.answer, stop
+		return &stop.answer, stop
 	}
 	if end := s.call.NotAfter; !end.IsZero() && !time.Now().Before(end) {
 		stop := refuse(payment.RefusedByLease, 0, nil)
-		return stop.answer, stop
+		return &stop.answer, stop
 	}
 	a := c.try(s.ctx, q)
 	s.hear(a)

@@ -121,9 +121,9 @@ func (m *metrics) refusal(by payment.Refuser) {
 }
 
 // sequence counts a confirm with a retry: absorbed if its end shows Toss well.
-func (m *metrics) sequence(last payment.Answer) {
+func (m *metrics) sequence(last answer) {
 	result := sequenceExhausted
-	if verdict(last) == breaker.Success {
+	if verdict(*last) == breaker.Success {
 		result = sequenceAbsorbed
 	}
 	m.sequences.WithLabelValues(result).Inc()

@@ -17,8 +17,10 @@ import (
 )
 
 type (
-	execution = failsafe.Execution[payment.Answer]
-	result    = common.PolicyResult[payment.Answer]
+	// answer goes by pointer: by value every layer would keep room for a few on the stack of a confirm that waits.
+	answer    = *payment.Answer
+	execution = failsafe.Execution[answer]
+	result    = common.PolicyResult[answer]
 	run       = func(execution) *result
 )
 
@@ -26,7 +28,7 @@ type (
 type step func(inner run) run
 
 // ToExecutor makes the step a failsafe.Policy.
-func (s step) ToExecutor(payment.Answer) any { return s }
+func (s step) ToExecutor(answer) any { return s }
 
 // Apply makes the step its own executor.
 func (s step) Apply(inner run) run { return s(inner) }
@@ -59,7 +61,7 @@ func (e *ended) Error() string {
 func (e *ended) Ignored() bool { return e.after == nil }
 
 func (e *ended) result() *result {
-	return &result{Result: e.answer, Error: e, Done: true}
+	return &result{Result: &e.answer, Error: e, Done: true}
 }
 
 // sequence is one confirm on its way through the policies. The answers are kept here, outside of them, so that
@@ -72,18 +74,18 @@ type sequence struct {
 	answers []payment.Answer
 }
 
-func (s *sequence) hear(a payment.Answer) { s.answers = append(s.answers, a) }
+func (s *sequence) hear(a answer) { s.answers = append(s.answers, *a) }
 
-func (s *sequence) last() payment.Answer { return s.answers[len(s.answers)-1] }
+func (s *sequence) last() answer { return &s.answers[len(s.answers)-1] }
 
 // pipeline holds what all confirms share.
 type pipeline struct {
-	retry    retrypolicy.RetryPolicy[payment.Answer]
+	retry    retrypolicy.RetryPolicy[answer]
 	outside  bool
 	limiter  *limiter
 	rateWait time.Duration
 	bulkhead *bulkhead
-	breaker  *breaker.Breaker[payment.Answer] // nil: off
+	breaker  *breaker.Breaker[answer] // nil: off
 }
 
 func newPipeline(o Options, m *metrics) (*pipeline, error) {
@@ -97,15 +99,15 @@ func newPipeline(o Options, m *metrics) (*pipeline, error) {
 	if o.Breaker.Window == 0 {
 		return p, nil
 	}
-	b, err := breaker.New(breaker.Config[payment.Answer]{
+	b, err := breaker.New(breaker.Config[answer]{
 		Window:        o.Breaker.Window,
 		MinCalls:      o.Breaker.MinCalls,
 		FailureRate:   o.Breaker.FailureRate,
 		OpenFor:       o.Breaker.OpenFor,
 		HalfOpenCalls: o.Breaker.HalfOpenCalls,
 		MaxTrial:      o.maxTrial(),
-		IsIgnored:     func(a payment.Answer, err error) bool { return deciding(a, err) == breaker.Ignored },
-		IsFailure:     func(a payment.Answer, err error) bool { return deciding(a, err) == breaker.Failure },
+		IsIgnored:     func(a answer, err error) bool { return deciding(a, err) == breaker.Ignored },
+		IsFailure:     func(a answer, err error) bool { return deciding(a, err) == breaker.Failure },
 		OnTransition:  m.transition,
 		OnResult:      m.breakerResult,
 	})
@@ -114,15 +116,15 @@ func newPipeline(o Options, m *metrics) (*pipeline, error) {
 }
 
 // deciding is the verdict of the last try of a sequence.
-func deciding(a payment.Answer, err error) breaker.Outcome {
+func deciding(a answer, err error) breaker.Outcome {
 	if e, ok := errors.AsType[*ended](err); ok && e.after != nil {
-		a = *e.after
+		a = e.after
 	}
-	return verdict(a)
+	return verdict(*a)
 }
 
 // newRetry retries by kind, never by text: what it does not name ends the sequence, refusals above all.
-func newRetry(o Retry) retrypolicy.RetryPolicy[payment.Answer] {
+func newRetry(o Retry) retrypolicy.RetryPolicy[answer] {
 	var kinds []payment.Kind
 	for _, cause := range o.On {
 		switch cause {
@@ -134,8 +136,8 @@ func newRetry(o Retry) retrypolicy.RetryPolicy[payment.Answer] {
 			kinds = append(kinds, payment.KindFault)
 		}
 	}
-	return retrypolicy.NewBuilder[payment.Answer]().
-		HandleIf(func(a payment.Answer, err error) bool { return err == nil && slices.Contains(kinds, a.Kind) }).
+	return retrypolicy.NewBuilder[answer]().
+		HandleIf(func(a answer, err error) bool { return err == nil && slices.Contains(kinds, a.Kind) }).
 		WithMaxRetries(o.Max).
 		WithDelay(o.Delay).
 		WithJitterFactor(0.5).
@@ -150,8 +152,8 @@ func newRetry(o Retry) retrypolicy.RetryPolicy[payment.Answer] {
 //
 // It runs on a context that cannot end, because failsafe-go puts the context's error in the place of an answer
 // when it ends; waiting and sending obey the caller's.
-func (p *pipeline) compose(s *sequence) failsafe.Executor[payment.Answer] {
-	policies := []failsafe.Policy[payment.Answer]{
+func (p *pipeline) compose(s *sequence) failsafe.Executor[answer] {
+	policies := []failsafe.Policy[answer]{
 		p.retry, p.keyRule(s), p.limiter.policy(s.ctx, p.rateWait), p.bulkhead.policy(s.ctx),
 	}
 	if p.breaker != nil {
@@ -159,7 +161,7 @@ func (p *pipeline) compose(s *sequence) failsafe.Executor[payment.Answer] {
 		if p.outside {
 			place = 2
 		}
-		policies = slices.Insert(policies, place, failsafe.Policy[payment.Answer](p.breaker))
+		policies = slices.Insert(policies, place, failsafe.Policy[answer](p.breaker))
 	}
 	return failsafe.With(policies...).WithContext(context.WithoutCancel(s.ctx))
 }
@@ -174,12 +176,12 @@ func (p *pipeline) keyRule(s *sequence) step {
 			}
 			before := s.last()
 			if stop := p.next(s); stop != nil {
-				stop.after = &before
+				stop.after = before
 				return stop.result()
 			}
 			r := inner(exec)
 			if e, ok := errors.AsType[*ended](r.Error); ok {
-				e.after = &before
+				e.after = before
 			}
 			return r
 		}
@@ -195,12 +197,12 @@ func (p *pipeline) next(s *sequence) *ended {
 		}
 	}
 	if s.call.Next == nil {
-		if payment.KeyStepAfter(s.last()) != payment.KeepKey {
+		if payment.KeyStepAfter(*s.last()) != payment.KeepKey {
 			return &ended{}
 		}
 		return nil
 	}
-	key, send, heard := s.call.Next(s.ctx, s.last())
+	key, send, heard := s.call.Next(s.ctx, *s.last())
 	if !send {
 		return &ended{answer: heard}
 	}

@@ -76,37 +76,47 @@ type request struct {
 
 // exchange sends one request and reads the answer to its end before the try's context is cancelled. It goes to
 // the transport directly: an http.Client would follow redirects and repeat the URL in its errors.
-func (c *Client) exchange(ctx context.Context, q request) (reply, payment.Answer) {
+func (c *Client) exchange(ctx context.Context, q *request) (r reply, failed answer) {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
 	var seen trail
 	req, err := c.newRequest(httptrace.WithClientTrace(ctx, seen.trace()), q)
 	if err != nil {
-		return reply{}, payment.Answer{Kind: payment.KindNotConnected, Err: errors.New("request could not be made")}
+		return reply{}, &payment.Answer{Kind: payment.KindNotConnected, Err: errors.New("request could not be made")}
 	}
 	res, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return reply{}, payment.Answer{Kind: seen.kind(err), Err: described(err)}
+		return reply{}, &payment.Answer{Kind: seen.kind(err), Err: described(err)}
 	}
 	defer res.Body.Close()
-	r := reply{
+	return c.read(q, res)
+}
+
+// read reads an answer to its end.
+func (c *Client) read(q *request, res *http.Response) (r reply, failed answer) {
+	r = reply{
 		status: res.StatusCode, traceID: c.traceID(q, res.Header), retryAfter: res.Header.Get("Retry-After"),
 	}
+	var err error
 	limit := cmp.Or(q.maxBody, maxBody)
 	r.body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if secret := c.secret(); len(secret) > 0 { // from here on nobody could tell it from Toss's words
 		r.body = bytes.ReplaceAll(r.body, []byte(secret), []byte("[secret]"))
 	}
-	failed := payment.Answer{HTTPStatus: r.status, Err: described(err), Observation: payment.Observation{TraceID: r.traceID}}
 	switch {
 	case err != nil && isTimeout(err):
-		failed.Kind = payment.KindTimeout
+		return r, r.failed(payment.KindTimeout, described(err))
 	case err != nil:
-		failed.Kind = payment.KindReset
+		return r, r.failed(payment.KindReset, described(err))
 	case int64(len(r.body)) > limit:
-		failed.Kind, failed.Err = payment.KindFault, errTooLarge
+		return r, r.failed(payment.KindFault, errTooLarge)
 	}
-	return r, failed
+	return r, nil
+}
+
+// failed is the answer to what did not arrive whole.
+func (r reply) failed(kind payment.Kind, err error) answer {
+	return &payment.Answer{Kind: kind, HTTPStatus: r.status, Err: err, Observation: payment.Observation{TraceID: r.traceID}}
 }
 
 // secret is what of the Authorization header must not come back to us as a word of Toss; empty if it is too short to be
@@ -123,7 +133,7 @@ func (c *Client) secret() string {
 var traceShape = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 
 // traceID reads the id that becomes a log field; none if it is no id or repeats what we sent.
-func (c *Client) traceID(q request, h http.Header) string {
+func (c *Client) traceID(q *request, h http.Header) string {
 	id := h.Get("X-TossPayments-Trace-Id")
 	if !traceShape.MatchString(id) || echoes(id, q.want.paymentKey) || echoes(id, c.secret()) {
 		return ""
@@ -136,7 +146,7 @@ func echoes(text, secret string) bool { return secret != "" && strings.Contains(
 
 // newRequest makes a request that net/http cannot send twice: it would, by itself, on every reused connection
 // that dies, when a POST has an Idempotency-Key and a body that GetBody can bring back.
-func (c *Client) newRequest(ctx context.Context, q request) (*http.Request, error) {
+func (c *Client) newRequest(ctx context.Context, q *request) (*http.Request, error) {
 	u := *c.base
 	u.RawPath = c.base.EscapedPath() + q.path
 	path, err := url.PathUnescape(u.RawPath)

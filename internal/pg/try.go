@@ -14,7 +14,7 @@ import (
 
 // try makes one request and classifies what comes back. A panic in here, of the decoder above all, is an
 // answer: the request may have been written.
-func (c *Client) try(ctx context.Context, q request) (a payment.Answer) {
+func (c *Client) try(ctx context.Context, q *request) (a answer) {
 	start := time.Now()
 	listed := true
 	defer func() {
@@ -22,7 +22,7 @@ func (c *Client) try(ctx context.Context, q request) (a payment.Answer) {
 			a = panicked(r)
 		}
 		a.Took = time.Since(start)
-		c.metrics.try(q.op, a)
+		c.metrics.try(q.op, *a)
 		if !listed {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "gateway said a code that is not listed", c.attrs(q, a)...)
 			return
@@ -30,19 +30,27 @@ func (c *Client) try(ctx context.Context, q request) (a payment.Answer) {
 		c.note(ctx, q, a)
 	}()
 	r, failed := c.exchange(ctx, q)
-	if failed.Kind != "" {
+	if failed != nil {
 		failed.Observation.Sighting = payment.SeenNoAnswer
 		return failed
 	}
-	if q.read != nil && r.status >= 200 && r.status < 300 {
-		return q.read(payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{TraceID: r.traceID}}, r)
-	}
-	a, listed = c.classifier.classify(q.op, r, q.want)
+	a, listed = c.conclude(q, r)
 	return a
 }
 
+// conclude is apart from try for the size of its frame, which would be on the stack while Toss works.
+func (c *Client) conclude(q *request, r reply) (a answer, listed bool) {
+	heard := payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{TraceID: r.traceID}}
+	if q.read != nil && r.status >= 200 && r.status < 300 {
+		heard = q.read(heard, r)
+		return &heard, true
+	}
+	heard, listed = c.classifier.classify(q.op, r, q.want)
+	return &heard, listed
+}
+
 // note writes one line about an answer that is not plainly good.
-func (c *Client) note(ctx context.Context, q request, a payment.Answer) {
+func (c *Client) note(ctx context.Context, q *request, a answer) {
 	level := slog.LevelWarn
 	switch a.Kind {
 	case payment.KindPayment:
@@ -58,7 +66,7 @@ func (c *Client) note(ctx context.Context, q request, a payment.Answer) {
 
 // attrs leaves out the paymentKey, with which a payment can be confirmed, and Toss's message, which may repeat
 // what a buyer typed.
-func (c *Client) attrs(q request, a payment.Answer) []slog.Attr {
+func (c *Client) attrs(q *request, a answer) []slog.Attr {
 	attrs := []slog.Attr{slog.String("op", q.op), slog.String("kind", string(a.Kind)), slog.Float64("took_ms", float64(a.Took.Microseconds())/1000)}
 	if q.orderID != "" {
 		attrs = append(attrs, slog.String("order_id", q.orderID))
@@ -73,20 +81,20 @@ func (c *Client) attrs(q request, a payment.Answer) []slog.Attr {
 }
 
 // panicked is the answer of a try that ended in a bug of ours. The value stays out: it may hold what was sent.
-func panicked(r any) payment.Answer {
-	return payment.Answer{
+func panicked(r any) answer {
+	return &payment.Answer{
 		Kind: payment.KindPanic, Err: fmt.Errorf("panic of type %T\n%s", r, debug.Stack()),
 		Observation: payment.Observation{Sighting: payment.SeenNoAnswer},
 	}
 }
 
-// endOf is the answer by which a layer of ours ended a sequence; its Kind is empty if none did.
-func endOf(err error) payment.Answer {
-	if e, ok := errors.AsType[*ended](err); ok {
-		return e.answer
+// endOf is the answer by which a layer of ours ended a sequence with something heard; nil if none did.
+func endOf(err error) answer {
+	if e, ok := errors.AsType[*ended](err); ok && e.answer.Kind != "" {
+		return &e.answer
 	}
 	if errors.Is(err, breaker.ErrOpen) {
-		return refusedByBreaker(err).answer
+		return &refusedByBreaker(err).answer
 	}
-	return payment.Answer{}
+	return nil
 }

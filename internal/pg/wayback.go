@@ -107,7 +107,7 @@ func (c *Client) within(ctx context.Context, q request, refused *ended) payment.
 	if err := ctx.Err(); err != nil {
 		return refuse(payment.RefusedByLease, 0, err).answer
 	}
-	return c.try(ctx, q)
+	return *c.try(ctx, &q)
 }
 
 // worseOf keeps an unheard cancel: a refusal to its repetition may be the echo of its success. Of lookups the
