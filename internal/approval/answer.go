@@ -24,8 +24,8 @@ type Answer struct {
 const retryHint = 5 * time.Second
 
 // answerRow computes the answer to a confirm from the row as it is now.
-func answerRow(p payment.Payment) (Answer, error) {
-	a := Answer{Payment: p}
+func answerRow(p payment.Payment) (*Answer, error) {
+	a := &Answer{Payment: p}
 	switch p.Status {
 	case payment.Paid:
 		a.Result = payment.ResultApproved
@@ -54,12 +54,12 @@ func pendingResult(p payment.Payment) payment.Result {
 	}
 }
 
-func pendingAnswer(p payment.Payment, r payment.Result) Answer {
-	return Answer{Result: r, Payment: p, RetryAfter: retryHint}
+func pendingAnswer(p payment.Payment, r payment.Result) *Answer {
+	return &Answer{Result: r, Payment: p, RetryAfter: retryHint}
 }
 
-func failedAnswer(p payment.Payment) (Answer, error) {
-	a, f := Answer{Payment: p}, payment.Failure{}
+func failedAnswer(p payment.Payment) (*Answer, error) {
+	a, f := &Answer{Payment: p}, payment.Failure{}
 	if p.Failure != nil {
 		f = *p.Failure
 	}
@@ -89,18 +89,24 @@ func failedAnswer(p payment.Payment) (Answer, error) {
 	return a, e
 }
 
+// duplicate is the answer of another caller of the same confirm.
+func duplicate(a *Answer) Answer {
+	d := *a
+	d.replayed()
+	return d
+}
+
 // replayed turns an answer into that of a duplicate.
-func replayed(a Answer) Answer {
+func (a *Answer) replayed() {
 	a.Replayed, a.Gateway, a.DB, a.Attempts, a.TraceID = true, 0, 0, 0, ""
 	if a.Result == payment.ResultApproved {
 		a.Result = payment.ResultReplayed
 	}
-	return a
 }
 
 // refusedAnswer is the answer of a call that sent nothing because a layer of ours refused.
-func refusedAnswer(refusal payment.Answer, earlier payment.Earlier) (Answer, error) {
-	a := Answer{Result: payment.ResultPGUnavailable}
+func refusedAnswer(refusal *payment.Answer, earlier payment.Earlier) (*Answer, error) {
+	a := &Answer{Result: payment.ResultPGUnavailable}
 	e := &payment.Error{Code: payment.CodePGUnavailable, Earlier: earlier, RetryAfter: max(refusal.RetryAfter, time.Second)}
 	if refusal.Refuser != payment.RefusedByBreaker {
 		a.Result, e.Code = payment.ResultBusy, payment.CodeBusy
@@ -114,16 +120,16 @@ func refusedAnswer(refusal payment.Answer, earlier payment.Earlier) (Answer, err
 }
 
 // dbUnavailable knows of this call alone: what an earlier one did stands in the database that cannot be asked.
-func dbUnavailable(err error) (Answer, error) {
-	return Answer{Result: payment.ResultDBUnavailable, RetryAfter: retryHint}, &payment.Error{
+func dbUnavailable(err error) (*Answer, error) {
+	return &Answer{Result: payment.ResultDBUnavailable, RetryAfter: retryHint}, &payment.Error{
 		Code: payment.CodeDBUnavailable, RetryAfter: retryHint, Earlier: payment.EarlierUnknown, Err: err,
 		Public: "This call could not be saved and sent nothing to the payment gateway. An earlier call may have: " +
 			"read the order before offering another payment.",
 	}
 }
 
-func conflict(why string) (Answer, error) {
-	return Answer{Result: payment.ResultOrderConflict}, &payment.Error{Code: payment.CodeOrderConflict, Public: why}
+func conflict(why string) (*Answer, error) {
+	return &Answer{Result: payment.ResultOrderConflict}, &payment.Error{Code: payment.CodeOrderConflict, Public: why}
 }
 
 // cancelAnswer computes the answer from the rows as they are.

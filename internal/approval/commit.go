@@ -19,7 +19,7 @@ const (
 
 // commit settles until it is certain, at most COMMIT_WITHIN and never past the lease. What it cannot write it
 // does not claim: the answer is then 202 and recovery settles.
-func (w *work) commit(ctx context.Context, st Settlement) (Answer, error) {
+func (w *work) commit(ctx context.Context, st Settlement) (*Answer, error) {
 	st.Told = w.flight.wasTold() || st.Action.To == payment.AwaitingDeposit
 	until := time.Now().Add(w.set.CommitWithin)
 	if w.leaseEnd.Before(until) {
@@ -80,7 +80,7 @@ func (w *work) reread(ctx context.Context, p payment.Payment) (seen, moved bool)
 
 // fromMoved answers a settle whose guard matched nothing, which is no failure, from the row as it is now. While Toss
 // holds money for a FAILED row whose give back could not be begun, "nothing was charged" is not said.
-func (w *work) fromMoved(ctx context.Context, st Settlement, until time.Time) (Answer, error) {
+func (w *work) fromMoved(ctx context.Context, st Settlement, until time.Time) (*Answer, error) {
 	for pause := commitPause; ; pause = min(2*pause, commitPauseMost) {
 		q, err := w.moved(ctx, st, OneTry)
 		if err == nil {
@@ -127,7 +127,7 @@ func (w *work) mayCancel(st Settlement) bool {
 
 // compensate gives an approval back that certainly is not recorded: one cancel, which needs no database. Only a
 // confirmed balance of 0 is told; after that nobody acts from memory, recovery reads Toss and decides.
-func (w *work) compensate(ctx context.Context, st Settlement) (Answer, error) {
+func (w *work) compensate(ctx context.Context, st Settlement) (*Answer, error) {
 	p, id := st.Payment, payment.NewCancelID()
 	w.log.ErrorContext(ctx, "give back an approval that could not be recorded", "order_id", p.OrderID, "cancel_id", id)
 	a := w.gateway.Cancel(ctx, CancelCall{

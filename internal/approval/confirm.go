@@ -28,19 +28,19 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 		a, landed, err := s.await(ctx, f, timer.C)
 		switch {
 		case lead:
-			return a, err
+			return *a, err
 		case !landed:
-			return replayed(a), err
+			return duplicate(a), err
 		case a.Result == payment.ResultPendingRunning && time.Now().Before(answerBy):
 			// The first caller's time is over, not ours: keep watching.
 		default:
-			return replayed(a), err
+			return duplicate(a), err
 		}
 	}
 }
 
 // await returns the flight's answer, or what is known of the payment when the caller's time is over.
-func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time) (a Answer, landed bool, err error) {
+func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time) (a *Answer, landed bool, err error) {
 	select {
 	case <-f.done:
 		return f.answer, true, f.err
@@ -59,12 +59,16 @@ func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time
 
 // fly does the work of a confirm and lands its flight, also when the work panics.
 func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
-	a, err := Answer{Result: payment.ResultInternal}, error(&payment.Error{
-		Code: payment.CodeInternal, Public: "The confirm ended unexpectedly.", Err: errPanicked,
-	})
+	var a *Answer
+	var err error
 	s.contain(ctx, f.order, func() {
 		a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
 	})
+	if a == nil {
+		a, err = &Answer{Result: payment.ResultInternal}, &payment.Error{
+			Code: payment.CodeInternal, Public: "The confirm ended unexpectedly.", Err: errPanicked,
+		}
+	}
 	late := s.flights.land(f, a, err)
 	if late { // its request has been logged without this
 		s.log.InfoContext(ctx, "confirm ended after its caller was answered", "order_id", f.order.OrderID, "result", string(a.Result),
@@ -116,9 +120,9 @@ type work struct {
 }
 
 // confirm is the way of one request: refuse early, reserve, send, conclude, commit.
-func (s *Service) confirm(ctx context.Context, w *work) (Answer, error) {
+func (s *Service) confirm(ctx context.Context, w *work) (*Answer, error) {
 	if refusal := s.refusal(); refusal != nil {
-		return w.refuse(ctx, *refusal)
+		return w.refuse(ctx, refusal)
 	}
 	allowed, wait := s.members.take(w.order.MemberID)
 	if !allowed {
@@ -131,10 +135,10 @@ func (s *Service) confirm(ctx context.Context, w *work) (Answer, error) {
 		}
 		return w.stamp(a), err
 	}
-	w.flight.knows(*p)
+	w.flight.knows(p)
 	ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(s.set.Deadline-s.set.Lease))
 	defer cancel()
-	a, err = w.send(ctx, *p)
+	a, err = w.send(ctx, p)
 	return w.stamp(a), err
 }
 
@@ -147,7 +151,7 @@ func (s *Service) refusal() *payment.Answer {
 }
 
 // refuse answers without a write: from the row if one is there, else 503.
-func (w *work) refuse(ctx context.Context, refusal payment.Answer) (Answer, error) {
+func (w *work) refuse(ctx context.Context, refusal *payment.Answer) (*Answer, error) {
 	p, found, read := w.store.FindNow(ctx, w.order.PaymentKey, w.order.OrderID)
 	switch {
 	case !read:
@@ -163,15 +167,16 @@ func (w *work) refuse(ctx context.Context, refusal payment.Answer) (Answer, erro
 		if a == nil {
 			return refusedAnswer(refusal, payment.EarlierUnknown)
 		}
-		return *a, err
+		return a, err
 	default:
 		a, err := answerRow(p)
-		return replayed(a), err
+		a.replayed()
+		return a, err
 	}
 }
 
 // overLimit lets a duplicate pass that the member has no call left for.
-func (w *work) overLimit(ctx context.Context, wait time.Duration) (Answer, error) {
+func (w *work) overLimit(ctx context.Context, wait time.Duration) (*Answer, error) {
 	p, found, err := w.store.Find(ctx, w.order.PaymentKey, w.order.OrderID)
 	if err != nil {
 		return dbUnavailable(err)
@@ -179,19 +184,20 @@ func (w *work) overLimit(ctx context.Context, wait time.Duration) (Answer, error
 	if found && w.order.SameAs(p) && !reopens(p) {
 		if p.Status == payment.Pending {
 			if a, _, err := w.inFlight(ctx, p); a != nil {
-				return *a, err
+				return a, err
 			}
 		}
 		a, err := answerRow(p)
-		return replayed(a), err
+		a.replayed()
+		return a, err
 	}
-	a := Answer{Result: payment.ResultMemberRateLimited, RetryAfter: max(wait, time.Second)}
+	a := &Answer{Result: payment.ResultMemberRateLimited, RetryAfter: max(wait, time.Second)}
 	return a, &payment.Error{
 		Code: payment.CodeMemberRateLimited, RetryAfter: a.RetryAfter, Public: "Too many confirms of this member.",
 	}
 }
 
-func (w *work) stamp(a Answer) Answer {
+func (w *work) stamp(a *Answer) *Answer {
 	if !a.Replayed {
 		a.Gateway, a.DB, a.Attempts, a.TraceID = w.gatewayT, w.dbT, w.attempts, w.traceID
 	}

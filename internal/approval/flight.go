@@ -28,7 +28,7 @@ type flight struct {
 	followed bool
 
 	// answer and err are written before done is closed and never after.
-	answer Answer
+	answer *Answer
 	err    error
 }
 
@@ -55,7 +55,7 @@ func newFlight(o payment.Order) *flight {
 }
 
 // land ends the flight with its answer and reports whether a caller was told 202 meanwhile.
-func (fs *flights) land(f *flight, a Answer, err error) (told bool) {
+func (fs *flights) land(f *flight, a *Answer, err error) (told bool) {
 	fs.mu.Lock()
 	if fs.byKey[f.order.PaymentKey] == f {
 		delete(fs.byKey, f.order.PaymentKey)
@@ -71,11 +71,11 @@ func (fs *flights) land(f *flight, a Answer, err error) (told bool) {
 
 // tell marks that a caller is about to be answered 202, and says whether it is the first; ok is false if the answer is
 // there after all.
-func (f *flight) tell() (a Answer, first, ok bool) {
+func (f *flight) tell() (a *Answer, first, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return Answer{}, false, false
+		return nil, false, false
 	}
 	first, f.told = !f.told, true
 	a = pendingAnswer(f.payment, payment.ResultPendingRunning)
@@ -89,9 +89,9 @@ func (f *flight) wasTold() bool {
 	return f.told
 }
 
-func (f *flight) knows(p payment.Payment) {
+func (f *flight) knows(p *payment.Payment) {
 	f.mu.Lock()
-	f.payment = p
+	f.payment = *p
 	f.mu.Unlock()
 }
 

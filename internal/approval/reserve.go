@@ -15,15 +15,12 @@ const (
 )
 
 // reserve makes the payment ours: a nil payment comes with the answer instead.
-func (w *work) reserve(ctx context.Context) (*payment.Payment, Answer, error) {
+func (w *work) reserve(ctx context.Context) (*payment.Payment, *Answer, error) {
 	var lastErr error
 	for range reserveRounds {
 		p, answer, err := w.reserveOnce(ctx)
 		if p != nil || answer != nil {
-			if answer == nil {
-				answer = &Answer{}
-			}
-			return p, *answer, err
+			return p, answer, err
 		}
 		lastErr = err
 	}
@@ -42,11 +39,11 @@ func (w *work) reserveOnce(ctx context.Context) (*payment.Payment, *Answer, erro
 		return &p, nil, nil
 	case payment.NotApplied:
 		a, err := dbUnavailable(err)
-		return nil, &a, err
+		return nil, a, err
 	case payment.MaybeApplied:
 		w.log.WarnContext(ctx, "reserve payment: unknown whether it committed", "order_id", w.order.OrderID, "error", err)
 		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
-		return nil, &a, nil
+		return nil, a, nil
 	default:
 		return w.meet(ctx)
 	}
@@ -59,14 +56,14 @@ func (w *work) meet(ctx context.Context) (*payment.Payment, *Answer, error) {
 	done()
 	if err != nil {
 		a, err := dbUnavailable(err)
-		return nil, &a, err
+		return nil, a, err
 	}
 	if !found {
 		return nil, nil, nil
 	}
 	if !w.order.SameAs(p) {
 		a, err := w.differs(p)
-		return nil, &a, err
+		return nil, a, err
 	}
 	switch {
 	case p.Status == payment.Pending:
@@ -79,8 +76,8 @@ func (w *work) meet(ctx context.Context) (*payment.Payment, *Answer, error) {
 		return w.reopen(ctx, p)
 	default:
 		a, err := answerRow(p)
-		a = replayed(a)
-		return nil, &a, err
+		a.replayed()
+		return nil, a, err
 	}
 }
 
@@ -95,7 +92,7 @@ func reopens(p payment.Payment) bool {
 }
 
 // differs answers a call whose key or order is taken by a payment with other data.
-func (w *work) differs(p payment.Payment) (Answer, error) {
+func (w *work) differs(p payment.Payment) (*Answer, error) {
 	if p.PaymentKey == w.order.PaymentKey {
 		return conflict("This paymentKey was used before with another orderId, amount or currency.")
 	}
@@ -112,10 +109,10 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 		return &q, nil, nil
 	case payment.NotApplied:
 		a, err := dbUnavailable(err)
-		return nil, &a, err
+		return nil, a, err
 	case payment.MaybeApplied:
 		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
-		return nil, &a, nil
+		return nil, a, nil
 	default:
 		return w.notReopened(ctx, p)
 	}
@@ -126,7 +123,7 @@ func (w *work) notReopened(ctx context.Context, p payment.Payment) (*payment.Pay
 	now, found, err := w.store.Find(ctx, p.PaymentKey, "")
 	if err == nil && found && now.Version == p.Version {
 		a, err := conflict("Another payment holds this order.")
-		return nil, &a, err
+		return nil, a, err
 	}
 	return nil, nil, nil
 }
@@ -139,9 +136,9 @@ func (w *work) inFlight(ctx context.Context, p payment.Payment) (a *Answer, agai
 	if p.Status == payment.Pending && !Held(p) && p.MaybeSent {
 		return w.takeOver(ctx, p)
 	}
-	answer, err := answerRow(p)
-	answer = replayed(answer)
-	return &answer, false, err
+	a, err = answerRow(p)
+	a.replayed()
+	return a, false, err
 }
 
 // follow watches a payment that another holder works on, until it moves, the lease ends or our time is over. A read
@@ -185,11 +182,11 @@ func (w *work) takeOver(ctx context.Context, p payment.Payment) (*Answer, bool, 
 		w.takenOver = true
 		a, err := w.decide(ctx, q, w.lookup(ctx))
 		a.Replayed = true
-		return &a, false, err
+		return a, false, err
 	default:
 		w.log.WarnContext(ctx, "take over payment", "order_id", p.OrderID, "error", err)
 		a := pendingAnswer(p, payment.ResultPendingUnknown)
 		a.Replayed = true
-		return &a, false, nil
+		return a, false, nil
 	}
 }

@@ -159,7 +159,7 @@ func (s *Service) resend(ctx context.Context, r Resolution, q *sequence) (Resolu
 		return r, unwritten("store a send", ending, err)
 	}
 	q.Service, q.payment = s, held
-	c := q.run(ctx, p.MaybeSent)
+	c := q.conclude(ctx, q.send(ctx), p.MaybeSent)
 	r.Did = DidSend
 	switch c.Verdict {
 	case payment.VerdictSettle:

@@ -10,14 +10,20 @@ import (
 )
 
 // send calls Toss through the pipeline, outside any transaction, and settles what was heard.
-func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
-	sequence := &sequence{Service: w.Service, payment: p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
-	c := sequence.run(ctx, false)
-	w.attempts += sequence.attempts
-	w.gatewayT += sequence.took
-	w.dbT += sequence.dbT
+func (w *work) send(ctx context.Context, p *payment.Payment) (*Answer, error) {
+	q := &sequence{Service: w.Service, payment: *p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
+	tries := q.send(ctx)
+	return w.heard(ctx, q, tries)
+}
+
+// heard settles what the tries of a confirm say.
+func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (*Answer, error) {
+	c := q.conclude(ctx, tries, false)
+	w.attempts += q.attempts
+	w.gatewayT += q.took
+	w.dbT += q.dbT
 	w.traceID = cmp.Or(c.Observation.TraceID, c.Last.Observation.TraceID)
-	p = sequence.payment
+	p := q.payment
 	switch c.Verdict {
 	case payment.VerdictSettle:
 		return w.decide(ctx, p, c.Observation)
@@ -25,7 +31,7 @@ func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
 		return w.notSent(ctx, p, c)
 	default:
 		return w.release(ctx, p, Release{
-			DueIn: LookAgainIn, Sent: true, KeySpent: sequence.keySpent, Reason: "no answer settles it",
+			DueIn: LookAgainIn, Sent: true, KeySpent: q.keySpent, Reason: "no answer settles it",
 			Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: c.Last.Observation.TraceID},
 		}, payment.ResultPendingUnknown)
 	}
@@ -33,7 +39,7 @@ func (w *work) send(ctx context.Context, p payment.Payment) (Answer, error) {
 
 // decide does what the table says, as far as a live confirm may: sending again and waiting both mean that the
 // lease goes back and recovery looks in a few seconds.
-func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observation) (Answer, error) {
+func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observation) (*Answer, error) {
 	action := w.set.Rules.Decide(p, o, p.ReadAt)
 	switch action.Do {
 	case payment.Settle:
@@ -50,7 +56,7 @@ func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observat
 }
 
 // notSent ends a confirm of which no try can have reached Toss.
-func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclusion) (Answer, error) {
+func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclusion) (*Answer, error) {
 	if w.set.KeepPending && c.Failure.Code == payment.FailPGUnavailable {
 		return w.release(ctx, p, Release{
 			DueIn: LookAgainIn, NotSent: true, KeySpent: c.Last.SpendsKey(), Reason: "could not be sent",
@@ -67,7 +73,7 @@ func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclus
 }
 
 // release gives the lease back and answers 202. If it cannot be written the lease runs out by itself.
-func (w *work) release(ctx context.Context, p payment.Payment, r Release, result payment.Result) (Answer, error) {
+func (w *work) release(ctx context.Context, p payment.Payment, r Release, result payment.Result) (*Answer, error) {
 	defer w.db()()
 	r.Payment, r.Actor, r.Told = p, payment.ByConfirm, true
 	ending, err := w.store.Release(ctx, r)
@@ -82,7 +88,7 @@ func (w *work) release(ctx context.Context, p payment.Payment, r Release, result
 }
 
 // fromRow answers from the row because somebody else moved it.
-func (w *work) fromRow(ctx context.Context, p payment.Payment) (Answer, error) {
+func (w *work) fromRow(ctx context.Context, p payment.Payment) (*Answer, error) {
 	q, found, err := w.store.Find(ctx, p.PaymentKey, "")
 	if err != nil {
 		w.log.WarnContext(ctx, "read a payment that moved", "order_id", p.OrderID, "error", err)
@@ -155,14 +161,18 @@ type sequence struct {
 	settledByLookup bool
 }
 
-// run sends and concludes by the worst that was heard; earlier says that a try before may have reached Toss.
-func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
-	p := q.payment
-	tries := q.gateway.Confirm(ctx, ConfirmCall{
+// send returns what the tries were answered. Its frame is on the stack of every confirm that waits, so it does no more.
+func (q *sequence) send(ctx context.Context) []payment.Answer {
+	p := &q.payment
+	return q.gateway.Confirm(ctx, ConfirmCall{
 		Order: payment.Order{PaymentKey: p.PaymentKey, OrderID: p.OrderID, Amount: p.Amount, Currency: p.Currency},
 		Key:   payment.ConfirmKey(p.PaymentKey, p.Sends), NotAfter: q.leaseEnd, Next: q.next,
 		Background: q.actor != payment.ByConfirm,
 	})
+}
+
+// conclude goes by the worst that was heard; earlier says that a try before may have reached Toss.
+func (q *sequence) conclude(ctx context.Context, tries []payment.Answer, earlier bool) payment.Conclusion {
 	q.count(tries)
 	c := payment.Conclude(tries, earlier)
 	if c.Verdict == payment.VerdictLookup {
@@ -170,7 +180,7 @@ func (q *sequence) run(ctx context.Context, earlier bool) payment.Conclusion {
 		if q.actor == payment.ByConfirm {
 			patience = OneTry
 		}
-		a := q.lookup(ctx, p.PaymentKey, look{patience, q.stop})
+		a := q.lookup(ctx, q.payment.PaymentKey, look{patience, q.stop})
 		q.took += a.Took
 		c = c.AfterLookup(a)
 	}
