@@ -90,10 +90,10 @@ func failedAnswer(p payment.Payment) (*Answer, error) {
 }
 
 // duplicate is the answer of another caller of the same confirm.
-func duplicate(a *Answer) Answer {
+func duplicate(a *Answer) *Answer {
 	d := *a
 	d.replayed()
-	return d
+	return &d
 }
 
 // replayed turns an answer into that of a duplicate.

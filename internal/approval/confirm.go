@@ -17,6 +17,12 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 	if o.ArrivedAt.IsZero() {
 		o.ArrivedAt = time.Now()
 	}
+	a, err := s.joined(ctx, o)
+	return *a, err
+}
+
+// joined leads the flight of o or joins it.
+func (s *Service) joined(ctx context.Context, o payment.Order) (*Answer, error) {
 	answerBy := o.ArrivedAt.Add(s.set.AnswerWithin)
 	timer := time.NewTimer(time.Until(answerBy))
 	defer timer.Stop()
@@ -28,7 +34,7 @@ func (s *Service) Confirm(ctx context.Context, o payment.Order) (Answer, error) 
 		a, landed, err := s.await(ctx, f, timer.C)
 		switch {
 		case lead:
-			return *a, err
+			return a, err
 		case !landed:
 			return duplicate(a), err
 		case a.Result == payment.ResultPendingRunning && time.Now().Before(answerBy):
@@ -61,9 +67,13 @@ func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time
 func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
 	var a *Answer
 	var err error
-	s.contain(ctx, f.order, func() {
-		a, err = s.confirm(ctx, &work{Service: s, flight: f, order: f.order, answerBy: answerBy})
-	})
+	w := &work{Service: s, flight: f, order: f.order, answerBy: answerBy}
+	s.contain(ctx, f.order, func() { a, err = s.confirm(ctx, w) })
+	s.land(ctx, f, a, err)
+}
+
+// land ends a flight with its answer; nil after a panic.
+func (s *Service) land(ctx context.Context, f *flight, a *Answer, err error) {
 	if a == nil {
 		a, err = &Answer{Result: payment.ResultInternal}, &payment.Error{
 			Code: payment.CodeInternal, Public: "The confirm ended unexpectedly.", Err: errPanicked,

@@ -29,6 +29,11 @@ func (a *api) confirm(w http.ResponseWriter, r *http.Request) error {
 	}
 	e.OrderID = order.OrderID
 	answer, err := a.confirmed(r.Context(), order)
+	return a.tell(w, e, answer, err)
+}
+
+// tell answers the caller and tells the event.
+func (a *api) tell(w http.ResponseWriter, e *web.Event, answer *approval.Answer, err error) error {
 	e.Attempts, e.Gateway, e.DB, e.TraceID = answer.Attempts, answer.Gateway, answer.DB, answer.TraceID
 	if a.Breaker != nil {
 		e.Breaker = a.Breaker()
@@ -63,19 +68,23 @@ func readOrder(w http.ResponseWriter, r *http.Request) (payment.Order, error) {
 	return order, err
 }
 
-// confirmed never returns a result outside the closed set: it is a metric label.
-func (a *api) confirmed(ctx context.Context, o payment.Order) (approval.Answer, error) {
-	answer, err := a.Confirm.Confirm(ctx, o)
+// confirmed waits for the answer.
+func (a *api) confirmed(ctx context.Context, o payment.Order) (*approval.Answer, error) {
+	return a.counted(a.Confirm.Confirm(ctx, o))
+}
+
+// counted never returns a result outside the closed set: it is a metric label.
+func (a *api) counted(answer approval.Answer, err error) (*approval.Answer, error) {
 	if err != nil {
 		if _, ok := errors.AsType[*payment.Error](err); !ok || !a.metrics.known(answer.Result) {
 			answer.Result = payment.ResultInternal
 		}
-		return answer, fmt.Errorf("confirm payment: %w", err)
+		return &answer, fmt.Errorf("confirm payment: %w", err)
 	}
 	if !a.metrics.known(answer.Result) {
 		answer.Result = payment.ResultInternal
 	}
-	return answer, nil
+	return &answer, nil
 }
 
 // statusOf is the status of a confirm that ended without an error. Anything but these three has one.

@@ -141,7 +141,8 @@ func (c *Client) Confirm(ctx context.Context, call approval.ConfirmCall) []payme
 	if call.Background {
 		ctx = breaker.Background(ctx)
 	}
-	s := &sequence{ctx: ctx, call: call, key: call.Key}
+	s := &sequence{ctx: ctx, call: call}
+	s.request = c.confirmRequest(&s.call)
 	if heard := c.runSequence(s); heard != nil {
 		s.hear(heard)
 	}
@@ -157,7 +158,7 @@ func (c *Client) runSequence(s *sequence) (heard answer) {
 	defer func() {
 		if r := recover(); r != nil {
 			heard = panicked(r)
-			c.note(s.ctx, &request{op: opConfirm, orderID: s.call.Order.OrderID}, heard)
+			c.note(s.ctx, &s.request, heard)
 		}
 	}()
 	_, err := c.pipeline.compose(s).Get(func() (answer, error) { return c.sendConfirm(s) })
@@ -170,11 +171,6 @@ func (c *Client) runSequence(s *sequence) (heard answer) {
 
 // sendConfirm is the innermost call: one try, within the lease.
 func (c *Client) sendConfirm(s *sequence) (answer, error) {
-	order := &s.call.Order
-	q := &request{
-		op: opConfirm, method: http.MethodPost, path: "v1/payments/confirm", key: s.key, body: confirmBody(*order),
-		timeout: c.options.ConfirmTimeout, want: expectation{paymentKey: order.PaymentKey, order: order}, orderID: order.OrderID,
-	}
 	if err := s.ctx.Err(); err != nil {
 		stop := refuse(payment.RefusedByLease, 0, err)
 		return &stop.answer, stop
@@ -183,7 +179,15 @@ func (c *Client) sendConfirm(s *sequence) (answer, error) {
 		stop := refuse(payment.RefusedByLease, 0, nil)
 		return &stop.answer, stop
 	}
-	a := c.try(s.ctx, q)
+	a := c.try(s.ctx, &s.request)
 	s.hear(a)
 	return a, nil
+}
+
+func (c *Client) confirmRequest(call *approval.ConfirmCall) request {
+	order := &call.Order
+	return request{
+		op: opConfirm, method: http.MethodPost, path: "v1/payments/confirm", key: call.Key, body: confirmBody(*order),
+		timeout: c.options.ConfirmTimeout, want: expectation{paymentKey: order.PaymentKey, order: order}, orderID: order.OrderID,
+	}
 }

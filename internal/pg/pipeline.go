@@ -69,8 +69,8 @@ func (e *ended) result() *result {
 type sequence struct {
 	ctx     context.Context
 	call    approval.ConfirmCall
-	key     string
-	begun   int // tries begun, refused ones included
+	request request // its key is that of the next try
+	begun   int     // tries begun, refused ones included
 	answers []payment.Answer
 }
 
@@ -206,7 +206,7 @@ func (p *pipeline) next(s *sequence) *ended {
 	if !send {
 		return &ended{answer: heard}
 	}
-	s.key = key
+	s.request.key = key
 	return nil
 }
 
