@@ -37,12 +37,12 @@ func crashStories() []story {
 				"gateway.Peek before", "gateway.Peek after", "store.Reserve before", "store.Reserve after",
 				"gateway.Confirm before", "gateway.Confirm during", "gateway.Confirm after", "store.Settle before", "store.Settle after",
 				"notices.ClaimNotices after", "webhook.Send before", "webhook.Send during", "webhook.Send after",
-				"notices.FinishNotice before", "notices.FinishNotice after", "notices.FinishNotice after 2",
+				"notices.FinishNotices before", "notices.FinishNotices after", "notices.FinishNotices after 2",
 			},
 		},
 		{
 			name: "notices left", before: func(c *crash) { c.leftBy("store.Settle after 1") }, drive: waits, end: "200 PAID",
-			at: []string{"notices.ClaimNotices before", "notices.ClaimNotices after", "webhook.Send during", "notices.FinishNotice before"},
+			at: []string{"notices.ClaimNotices before", "notices.ClaimNotices after", "webhook.Send during", "notices.FinishNotices before"},
 		},
 		{
 			name: "receipt by mail", before: mailed, drive: (*crash).confirms, end: "200 PAID", at: []string{"mail.Send before", "mail.Send after"},

@@ -267,9 +267,9 @@ func (o doomedOutbox) ClaimNotices(ctx context.Context, limit int, lease time.Du
 	return claimed, err
 }
 
-func (o doomedOutbox) FinishNotice(ctx context.Context, n payment.Notice, r payment.NoticeResult) error {
-	defer o.at.step("notices.FinishNotice")()
-	return o.Queue.FinishNotice(ctx, n, r)
+func (o doomedOutbox) FinishNotices(ctx context.Context, tries []payment.NoticeTry) error {
+	defer o.at.step("notices.FinishNotices")()
+	return o.Queue.FinishNotices(ctx, tries)
 }
 
 type doomedSender struct {

@@ -31,33 +31,38 @@ func contain(f func() error) (err error) {
 	return f()
 }
 
-// deliver does one try with one notice and writes its result. The end of ctx stops only the wait for a place:
-// what was begun is finished.
-func (p *Pool) deliver(ctx context.Context, n payment.Notice) {
+// deliver does one try with each notice and writes the results together. The end of ctx stops only the wait for a
+// place: what was begun is finished.
+func (p *Pool) deliver(ctx context.Context, work []payment.Notice) {
+	tries := make([]payment.NoticeTry, len(work))
+	for i, n := range work {
+		tries[i] = payment.NoticeTry{Notice: n, Result: p.try(ctx, n)}
+	}
+	p.finish(ctx, tries)
+}
+
+func (p *Pool) try(ctx context.Context, n payment.Notice) payment.NoticeResult {
 	s := p.sinkOf(n)
 	if s == nil {
-		p.finish(ctx, n, conclude(n, 0, errUnknownKind))
-		return
+		return conclude(n, 0, errUnknownKind)
 	}
 	if n.Kind == payment.NoticeFailed && n.Payment.Status != payment.Failed {
 		p.metrics.count(s.name, payment.NoticeSuperseded)
-		p.finish(ctx, n, payment.NoticeResult{State: payment.NoticeSuperseded})
-		return
+		return payment.NoticeResult{State: payment.NoticeSuperseded}
 	}
 	start := time.Now()
 	if !s.enter(ctx) {
-		p.putBack(ctx, s, n)
-		return
+		return p.notTried(ctx, s, n)
 	}
 	err := p.send(ctx, s, n)
 	r := conclude(n, time.Since(start), err)
 	p.metrics.count(s.name, r.State)
 	p.report(s, n, r, err)
-	p.finish(ctx, n, r)
+	return r
 }
 
-// putBack returns a notice that found no place at its sink. That is no attempt, unless its life is over.
-func (p *Pool) putBack(ctx context.Context, s *sink, n payment.Notice) {
+// notTried puts a notice back that found no place at its sink. That is no attempt, unless its life is over.
+func (p *Pool) notTried(ctx context.Context, s *sink, n payment.Notice) payment.NoticeResult {
 	r := conclude(n, 0, errNotTried)
 	if r.State == payment.NoticeDead {
 		p.metrics.count(s.name, r.State)
@@ -65,7 +70,7 @@ func (p *Pool) putBack(ctx context.Context, s *sink, n payment.Notice) {
 	} else if ctx.Err() != nil {
 		r.RetryIn = 0 // another instance may go on at once
 	}
-	p.finish(ctx, n, r)
+	return r
 }
 
 // send runs the sender within its time-out and gives the place at the sink back, whatever happens.
@@ -117,13 +122,12 @@ func (p *Pool) report(s *sink, n payment.Notice, r payment.NoticeResult, err err
 	line.Warn("notice not delivered")
 }
 
-// finish writes the result. If that fails the notice is sent again when its lease is over.
-func (p *Pool) finish(ctx context.Context, n payment.Notice, r payment.NoticeResult) {
+// finish writes the results. If that fails the notices are sent again when their lease is over.
+func (p *Pool) finish(ctx context.Context, tries []payment.NoticeTry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWithin)
 	defer cancel()
-	err := contain(func() error { return p.queue.FinishNotice(ctx, n, r) })
+	err := contain(func() error { return p.queue.FinishNotices(ctx, tries) })
 	if err != nil {
-		p.log.Warn("notice not finished", "notice", n.ID, "state", r.State,
-			"error", fmt.Errorf("finish notice: %w", err).Error())
+		p.log.Warn("notices not finished", "notices", len(tries), "first", tries[0].Notice.ID, "error", fmt.Errorf("finish notices: %w", err).Error())
 	}
 }

@@ -26,12 +26,17 @@ const (
 	margin       = 5 * time.Second
 )
 
+// mostLogged is how many notices are claimed at once where all go to the log: what writing them costs the database is
+// then mostly the two statements.
+const mostLogged = 64
+
 // Queue is the outbox.
 type Queue interface {
 	// ClaimNotices leases at most limit due notices to the caller, oldest first.
 	ClaimNotices(ctx context.Context, limit int, lease time.Duration) ([]payment.Notice, error)
-	// FinishNotice writes the result of one try, if the fence of the notice still matches.
-	FinishNotice(ctx context.Context, n payment.Notice, r payment.NoticeResult) error
+	// FinishNotices writes the result of a try with each, where the fence of the notice still matches. The error tells
+	// of those whose fence did not; the others are written.
+	FinishNotices(ctx context.Context, tries []payment.NoticeTry) error
 }
 
 // Sender is the way to one receiver.
@@ -64,6 +69,7 @@ type Pool struct {
 	metrics     *metrics
 	sinks       map[payment.NoticeKind]*sink
 	local       *sink
+	onlyLocal   bool
 	sendTimeout time.Duration
 
 	// hands holds one token per notice in hand.
@@ -102,7 +108,7 @@ func New(o Options) (*Pool, error) {
 	local := logSink(o)
 	return &Pool{
 		queue: o.Queue, workers: o.Workers, log: o.Log, metrics: m,
-		sinks: sinksOf(o, local), local: local, sendTimeout: o.SendTimeout,
+		sinks: sinksOf(o, local), local: local, onlyLocal: o.Webhook == nil && o.Mail == nil, sendTimeout: o.SendTimeout,
 		hands: make(chan struct{}, o.Workers),
 	}, nil
 }
@@ -112,7 +118,7 @@ func New(o Options) (*Pool, error) {
 func (p *Pool) Run(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
-		claimed, err := p.runOnce(ctx)
+		drained, err := p.runOnce(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			failures++
@@ -120,31 +126,48 @@ func (p *Pool) Run(ctx context.Context) error {
 		case err == nil:
 			failures = 0
 		}
-		if claimed == 0 {
+		if drained {
 			pause(ctx, spread(pollDelay(failures)))
 		}
 	}
 	return p.drain()
 }
 
-// runOnce takes one batch in hand, as large as there are free workers, and returns its size. It does not wait
-// for the sends, so that a slow receiver does not hold up the next batch; it waits for one free worker.
-func (p *Pool) runOnce(ctx context.Context) (int, error) {
+// runOnce takes one batch in hand and says whether nothing more is due. It does not wait for the sends, so that a
+// slow receiver does not hold up the next batch; it waits for one free worker. Each notice for a receiver outside has
+// a worker of its own; all those for the log share one.
+func (p *Pool) runOnce(ctx context.Context) (drained bool, err error) {
 	free, err := p.freeHands(ctx)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	batch, err := p.claim(ctx, free)
-	for range free - len(batch) {
+	limit := free
+	if p.onlyLocal {
+		limit = mostLogged
+	}
+	batch, err := p.claim(ctx, limit)
+	var works [][]payment.Notice
+	var logged []payment.Notice
+	for _, n := range batch {
+		if s := p.sinkOf(n); s == p.local || s == nil {
+			logged = append(logged, n)
+		} else {
+			works = append(works, []payment.Notice{n})
+		}
+	}
+	if len(logged) > 0 {
+		works = append(works, logged)
+	}
+	for range free - len(works) {
 		<-p.hands
 	}
-	for _, n := range batch {
+	for _, work := range works {
 		p.inHand.Go(func() {
 			defer func() { <-p.hands }()
-			p.deliver(ctx, n)
+			p.deliver(ctx, work)
 		})
 	}
-	return len(batch), err
+	return len(batch) < limit, err
 }
 
 // freeHands takes every free worker, and waits for the first.

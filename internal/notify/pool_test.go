@@ -118,21 +118,72 @@ func TestRun(t *testing.T) {
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, Options{Workers: 2})
+		b := setup(t, Options{Workers: 2, Mail: senderFunc(func(context.Context, payment.Notice) error { return nil })})
 		for range 5 {
 			b.queue.add(payment.NoticeReceipt, paid("order-1"))
 		}
-		var sizes []int
-		for range 4 {
-			n, err := b.pool.runOnce(t.Context())
+		var left []int
+		for i := range 4 {
+			drained, err := b.pool.runOnce(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			sizes = append(sizes, n)
+			if drained != (i >= 2) {
+				t.Errorf("batch %d: drained is %t", i+1, drained)
+			}
 			synctest.Wait()
+			left = append(left, b.queue.left())
 		}
-		if diff := cmp.Diff([]int{2, 2, 1, 0}, sizes); diff != "" {
-			t.Errorf("batches (-want +got):\n%s", diff)
+		if diff := cmp.Diff([]int{3, 1, 0, 0}, left); diff != "" {
+			t.Errorf("left after each batch (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestLoggedTogether: what goes to the log costs two statements a batch, not two a notice.
+func TestLoggedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Options{})
+		for range mostLogged + 10 {
+			b.queue.add(payment.NoticePaid, paid("order-1"))
+		}
+		unknown := b.queue.add("payment.unheard", paid("order-1"))
+		b.run(t)
+		synctest.Wait()
+		if left, claims, finishes := b.queue.left(), b.queue.claimed(), b.queue.finishes; left != 1 || claims != 2 || finishes != 2 {
+			t.Errorf("%d left, %d claims and %d finishes, want 1, 2 and 2", left, claims, finishes)
+		}
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+		if len(unknown.results) != 1 || unknown.results[0].State != payment.NoticeQueued {
+			t.Errorf("the one of an unknown kind ended as %+v", unknown.results)
+		}
+		if got := b.count(toLog, "delivered"); got != mostLogged+10 {
+			t.Errorf("%v delivered", got)
+		}
+	})
+}
+
+// TestLoggedShareAWorker: beside a receiver outside, the notices for the log leave the workers to it.
+func TestLoggedShareAWorker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Options{Webhook: senderFunc(hang)})
+		for range 3 {
+			b.queue.add(payment.NoticeReceipt, paid("order-1"))
+		}
+		b.queue.add(payment.NoticePaid, paid("order-1"))
+		if _, err := b.pool.runOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if left, finishes, hands := b.queue.left(), b.queue.finishes, len(b.pool.hands); left != 1 || finishes != 1 || hands != 1 {
+			t.Errorf("%d left after %d finishes, %d workers busy, want 1 each", left, finishes, hands)
+		}
+		if err := b.pool.drain(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -30,6 +30,7 @@ type outbox struct {
 	claims   []time.Time
 	claimErr error
 	strays   int
+	finishes int
 }
 
 type row struct {
@@ -82,25 +83,30 @@ func (q *outbox) ClaimNotices(ctx context.Context, limit int, lease time.Duratio
 	return batch, nil
 }
 
-func (q *outbox) FinishNotice(ctx context.Context, n payment.Notice, res payment.NoticeResult) error {
+func (q *outbox) FinishNotices(ctx context.Context, tries []payment.NoticeTry) (err error) {
 	time.Sleep(q.latency)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, r := range q.rows {
-		if r.notice.ID != n.ID || r.notice.Fence != n.Fence || r.state != payment.NoticeQueued {
+	q.finishes++
+	for _, try := range tries {
+		at := slices.IndexFunc(q.rows, func(r *row) bool {
+			return r.notice.ID == try.Notice.ID && r.notice.Fence == try.Notice.Fence && r.state == payment.NoticeQueued
+		})
+		if at < 0 {
+			q.strays++
+			err = errors.New("fence does not match")
 			continue
 		}
-		r.results = append(r.results, res)
-		r.state = res.State
+		r := q.rows[at]
+		r.results = append(r.results, try.Result)
+		r.state = try.Result.State
 		r.doneAt = time.Now()
-		r.dueAt = r.doneAt.Add(res.RetryIn)
-		return nil
+		r.dueAt = r.doneAt.Add(try.Result.RetryIn)
 	}
-	q.strays++
-	return errors.New("fence does not match")
+	return err
 }
 
 // stateOf may be asked while the pool runs.

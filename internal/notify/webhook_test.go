@@ -355,8 +355,8 @@ func TestPoolOverSockets(t *testing.T) {
 		b.queue.add(payment.NoticePaid, paid("order-1"))
 	}
 	b.queue.add(payment.NoticeReceipt, paid("order-1"))
-	if n, err := b.pool.runOnce(t.Context()); n != 4 || err != nil {
-		t.Fatalf("%d claimed, error %v", n, err)
+	if drained, err := b.pool.runOnce(t.Context()); drained || err != nil {
+		t.Fatalf("drained %t, error %v", drained, err)
 	}
 	if err := b.pool.drain(); err != nil {
 		t.Fatal(err)

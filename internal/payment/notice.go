@@ -49,3 +49,9 @@ type NoticeResult struct {
 	// Error says why it failed, without secrets; empty if it did not.
 	Error string
 }
+
+// NoticeTry is one try with a notice.
+type NoticeTry struct {
+	Notice Notice
+	Result NoticeResult
+}

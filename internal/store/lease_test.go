@@ -206,7 +206,7 @@ func TestNotices(t *testing.T) {
 	}
 	finish := func(n payment.Notice, r payment.NoticeResult) {
 		t.Helper()
-		if err := f.FinishNotice(t.Context(), n, r); err != nil {
+		if err := f.FinishNotices(t.Context(), []payment.NoticeTry{{Notice: n, Result: r}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestNotices(t *testing.T) {
 	f.exec("UPDATE notices SET due_at = now() - interval '1 s'")
 	for _, n := range claim() {
 		if n.ID == second.ID {
-			if err := f.FinishNotice(t.Context(), second, payment.NoticeResult{State: payment.NoticeDead}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
+			if err := f.FinishNotices(t.Context(), []payment.NoticeTry{{Notice: second, Result: payment.NoticeResult{State: payment.NoticeDead}}}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
 				t.Errorf("late: %v", err)
 			}
 			finish(n, payment.NoticeResult{State: payment.NoticeDelivered})

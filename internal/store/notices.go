@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,11 +12,12 @@ import (
 	"paymentd/internal/payment"
 )
 
-const claimNoticesSQL = `WITH due AS (
-		SELECT d.id FROM notices AS d WHERE d.due_at <= now() ORDER BY d.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
-	), claimed AS (
+// The rows are addressed by their place, which the lock holds still: a join on the id reads the whole table while it is
+// small. A place that moved before the lock is met at the next claim.
+const claimNoticesSQL = `WITH claimed AS (
 		UPDATE notices AS n SET attempts = n.attempts + 1, fence = n.fence + 1, due_at = now() + $2::interval
-		FROM due WHERE n.id = due.id
+		WHERE n.ctid = ANY(ARRAY(
+			SELECT d.ctid FROM notices AS d WHERE d.due_at <= now() ORDER BY d.due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 		RETURNING n.id, n.kind, n.sequence, n.attempts, n.fence, n.created_at, n.replayed_at, n.payment_id
 	)
 	SELECT ` + columns + `, n.id::text, n.kind, n.sequence, n.attempts, n.fence, n.created_at, n.replayed_at
@@ -34,28 +37,40 @@ func (s *Store) ClaimNotices(ctx context.Context, limit int, lease time.Duration
 // ErrNoticeLost means that the lease of a notice ran out and somebody else took it up.
 var ErrNoticeLost = errors.New("the notice is no longer ours")
 
-const finishNoticeSQL = `WITH finished AS (
-		UPDATE notices AS n SET state = $3, last_error = $5, fence = n.fence + 1,
-			due_at = CASE WHEN $3 = 'queued' THEN now() + $4::interval END,
-			delivered_at = CASE WHEN $3 = 'delivered' THEN now() END
-		WHERE n.id = $1 AND n.fence = $2 AND n.state = 'queued'
-		RETURNING n.id, n.payment_id, n.kind, n.attempts
+const finishNoticesSQL = `WITH tried AS (
+		SELECT t.id, t.fence, t.state, t.retry_in * interval '1 microsecond' AS retry_in, t.error
+		FROM unnest($1::text[]::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::text[]) AS t (id, fence, state, retry_in, error)
+	), finished AS (
+		UPDATE notices AS n SET state = t.state, last_error = t.error, fence = n.fence + 1,
+			due_at = CASE WHEN t.state = 'queued' THEN now() + t.retry_in END,
+			delivered_at = CASE WHEN t.state = 'delivered' THEN now() END
+		FROM tried AS t WHERE n.id = t.id AND n.fence = t.fence AND n.state = 'queued'
+		RETURNING n.id, n.payment_id, n.kind, n.attempts, n.state, n.last_error
 	), incident AS (
 		INSERT INTO incidents (payment_id, payment_key, order_id, kind, evidence)
-		SELECT p.id, p.payment_key, p.order_id, 'dead_notice',
-			jsonb_build_object('notice', n.id, 'kind', n.kind, 'attempts', n.attempts, 'error', $5::text)
-		FROM finished AS n JOIN payments AS p ON p.id = n.payment_id WHERE $3 = 'dead'
+		SELECT DISTINCT ON (p.payment_key) p.id, p.payment_key, p.order_id, 'dead_notice',
+			jsonb_build_object('notice', n.id, 'kind', n.kind, 'attempts', n.attempts, 'error', n.last_error)
+		FROM finished AS n JOIN payments AS p ON p.id = n.payment_id WHERE n.state = 'dead'
+		ORDER BY p.payment_key
 		-- The lock on the open incident makes a replay, which may close it, end first.
 		ON CONFLICT (payment_key, kind) WHERE resolved_at IS NULL DO UPDATE SET kind = EXCLUDED.kind
 	)
 	SELECT count(*) FROM finished`
 
-// FinishNotice writes the result of one try under the notice's fence, else ErrNoticeLost. A dead notice opens the
-// incident dead_notice.
-func (s *Store) FinishNotice(ctx context.Context, n payment.Notice, r payment.NoticeResult) error {
-	count, err := s.count(ctx, "finish notice", finishNoticeSQL, n.ID, n.Fence, string(r.State), r.RetryIn, clean(r.Error))
-	if err == nil && count == 0 {
-		return wrap("finish notice", ErrNoticeLost)
+// FinishNotices writes the result of each try under its notice's fence, and is ErrNoticeLost if that of any did not
+// match; the others are written all the same. A dead notice opens the incident dead_notice.
+func (s *Store) FinishNotices(ctx context.Context, tries []payment.NoticeTry) error {
+	// Sorted as a replay locks them, so that the two cannot wait for each other.
+	tries = slices.SortedFunc(slices.Values(tries), func(a, b payment.NoticeTry) int { return strings.Compare(a.Notice.ID, b.Notice.ID) })
+	var ids, states, errs []string
+	var fences, retries []int64
+	for _, t := range tries {
+		ids, fences, states = append(ids, t.Notice.ID), append(fences, t.Notice.Fence), append(states, string(t.Result.State))
+		retries, errs = append(retries, t.Result.RetryIn.Microseconds()), append(errs, clean(t.Result.Error))
+	}
+	count, err := s.count(ctx, "finish notices", finishNoticesSQL, ids, fences, states, retries, errs)
+	if err == nil && count < len(tries) {
+		return wrap("finish notices", ErrNoticeLost)
 	}
 	return err
 }

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +32,7 @@ func (f *fixture) claimAll() map[payment.NoticeKind]payment.Notice {
 
 func (f *fixture) end(n payment.Notice, state payment.NoticeState, why string) {
 	f.t.Helper()
-	if err := f.FinishNotice(f.t.Context(), n, payment.NoticeResult{State: state, RetryIn: time.Hour, Error: why}); err != nil {
+	if err := f.FinishNotices(f.t.Context(), []payment.NoticeTry{{Notice: n, Result: payment.NoticeResult{State: state, RetryIn: time.Hour, Error: why}}}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -76,7 +78,7 @@ func TestTrap21_DeliveredStaysDelivered(t *testing.T) {
 	f.end(second[payment.NoticePaid], payment.NoticeDelivered, "")
 	f.end(second[payment.NoticeReceipt], payment.NoticeQueued, "451")
 	for _, state := range []payment.NoticeState{payment.NoticeQueued, payment.NoticeDead} {
-		if err := f.FinishNotice(t.Context(), late[payment.NoticePaid], payment.NoticeResult{State: state}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
+		if err := f.FinishNotices(t.Context(), []payment.NoticeTry{{Notice: late[payment.NoticePaid], Result: payment.NoticeResult{State: state}}}); err == nil || !strings.Contains(err.Error(), ErrNoticeLost.Error()) {
 			t.Errorf("a late %s: %v", state, err)
 		}
 	}
@@ -88,6 +90,52 @@ func TestTrap21_DeliveredStaysDelivered(t *testing.T) {
 	third := f.claimAll()
 	if _, again := third[payment.NoticePaid]; again || third[payment.NoticeReceipt].Attempts != 3 {
 		t.Errorf("claimed %+v, want the receipt alone", third)
+	}
+}
+
+// TestNoticesFinishedTogether: each keeps its own result, one that was lost holds up none, and the two that die with one
+// payment are one incident.
+func TestNoticesFinishedTogether(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	var tries []payment.NoticeTry
+	results := map[string]payment.NoticeResult{
+		"order_a payment.paid": {State: payment.NoticeDelivered},
+		"order_a receipt":      {State: payment.NoticeQueued, RetryIn: time.Hour, Error: "451"},
+		"order_b payment.paid": {State: payment.NoticeDead, Error: "410"},
+		"order_b receipt":      {State: payment.NoticeDead, Error: "550"},
+		"order_c payment.paid": {State: payment.NoticeSuperseded},
+		"order_c receipt":      {State: payment.NoticeDelivered},
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		f.settle(settlement(f.reserved(name), payment.Paid, payment.ByConfirm))
+		for kind, n := range f.claimAll() {
+			if name == "c" && kind == payment.NoticeReceipt {
+				n.Fence--
+			}
+			tries = append(tries, payment.NoticeTry{Notice: n, Result: results[n.Payment.OrderID+" "+string(kind)]})
+		}
+	}
+	if err := f.FinishNotices(t.Context(), tries); !errors.Is(err, ErrNoticeLost) {
+		t.Errorf("with one lost: %v", err)
+	}
+	want := []string{
+		"order_a payment.paid delivered 1 ", "order_a receipt queued 1 451", "order_b payment.paid dead 1 410",
+		"order_b receipt dead 1 550", "order_c payment.paid superseded 1 ", "order_c receipt queued 1 ",
+	}
+	got := f.list(NoticeFilter{})
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("notices (-want +got):\n%s", diff)
+	}
+	if n := f.count("notices WHERE state = 'queued' AND last_error = '451' AND due_at BETWEEN now() + interval '59 min' AND now() + interval '60 min'"); n != 1 {
+		t.Error("the one to be tried again is not due in an hour")
+	}
+	if n := f.count("incidents WHERE kind = 'dead_notice' AND order_id = 'order_b'"); n != 1 || f.openIncidents() != 1 {
+		t.Errorf("%d incidents of the payment, %d open", n, f.openIncidents())
+	}
+	if err := f.FinishNotices(t.Context(), nil); err != nil {
+		t.Errorf("nothing to finish: %v", err)
 	}
 }
 
@@ -224,7 +272,7 @@ func TestReplayRacesDeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	receipt := claimed[payment.NoticeReceipt]
-	if _, err := tx.Exec(t.Context(), finishNoticeSQL, receipt.ID, receipt.Fence, "dead", time.Duration(0), "550"); err != nil {
+	if _, err := tx.Exec(t.Context(), finishNoticesSQL, []string{receipt.ID}, []int64{receipt.Fence}, []string{"dead"}, []int64{0}, []string{"550"}); err != nil {
 		t.Fatal(err)
 	}
 	replayed := make(chan error, 1)

@@ -27,6 +27,9 @@ type cell struct {
 	// CPU is paymentd's part of all cores; Allocations counts those of the process, notices included, per confirm.
 	CPU         float64 `json:"cpu"`
 	Allocations float64 `json:"allocations"`
+	// Spent and SpentByDB are milliseconds of processor time per confirm: paymentd's and PostgreSQL's.
+	Spent     float64 `json:"spent"`
+	SpentByDB float64 `json:"spentByDB"`
 	// OwnRatio and BareRatio are PerSecond ÷ pgbench's in the same round; 0 without pgbench.
 	OwnRatio  float64 `json:"ownRatio"`
 	BareRatio float64 `json:"bareRatio"`
@@ -87,16 +90,23 @@ func (b *bench) pgbenched(ctx context.Context, script string) (float64, error) {
 	if err := b.clean(ctx); err != nil {
 		return 0, err
 	}
+	defer b.freeze(-1)()
+	return b.pg.run(ctx, script, b.length)
+}
+
+// freeze stops every paymentd but one until the returned function is called: all deliver notices, whoever took the payment.
+func (b *bench) freeze(but int) (wake func()) {
 	var wakes []func()
-	defer func() {
+	for i, in := range b.rig.Instances {
+		if i != but {
+			wakes = append(wakes, in.Freeze())
+		}
+	}
+	return func() {
 		for _, wake := range wakes {
 			wake()
 		}
-	}()
-	for _, in := range b.rig.Instances {
-		wakes = append(wakes, in.Freeze())
 	}
-	return b.pg.run(ctx, script, b.length)
 }
 
 // clean gives every measurement the same empty tables, without notices left to deliver. As a replica the session may
@@ -116,16 +126,21 @@ func (b *bench) clean(ctx context.Context) error {
 	return err
 }
 
-// confirms measures one paymentd under so many callers, every one of whom must be told 200.
+// confirms measures one paymentd under so many callers, every one of whom must be told 200, while the others are frozen.
 func (b *bench) confirms(ctx context.Context, which, clients int) (c cell, err error) {
 	if err := b.clean(ctx); err != nil {
 		return c, err
 	}
+	defer b.freeze(which)()
 	in := b.rig.Instances[which]
 	o := b.callers(in, clients)
 	o.For, o.Warm = b.length, min(b.length, 500*time.Millisecond)
 	o.Body = freshOrders
 	before, err := scrape(ctx, in)
+	if err != nil {
+		return c, err
+	}
+	dbBefore, err := b.databaseCPU(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -140,7 +155,8 @@ func (b *bench) confirms(ctx context.Context, which, clients int) (c cell, err e
 		return c, err
 	}
 	after, err := scrape(ctx, in)
-	if err == nil {
+	dbAfter, failed := b.databaseCPU(ctx)
+	if err = errors.Join(err, failed); err == nil {
 		err = profiled()
 	}
 	if err == nil {
@@ -149,11 +165,13 @@ func (b *bench) confirms(ctx context.Context, which, clients int) (c cell, err e
 	if err == nil {
 		err = b.books(ctx, got.All[http.StatusOK])
 	}
+	confirms := float64(max(1, got.All[http.StatusOK]))
 	c = cell{
 		Name: b.variants[which].name, Clients: clients, PerSecond: got.PerSecond(),
 		P50: quantile(got.Latencies, 0.50), P95: quantile(got.Latencies, 0.95), P99: quantile(got.Latencies, 0.99),
 		Own: quantile(got.Own, 0.50), CPU: (after[cpuSeconds] - before[cpuSeconds]) / wall / float64(runtime.NumCPU()),
-		Allocations: (after[mallocs] - before[mallocs]) / float64(max(1, got.All[http.StatusOK])),
+		Allocations: (after[mallocs] - before[mallocs]) / confirms,
+		Spent:       1000 * (after[cpuSeconds] - before[cpuSeconds]) / confirms, SpentByDB: 1000 * (dbAfter - dbBefore) / confirms,
 	}
 	return c, err
 }

@@ -59,6 +59,7 @@ func medians(rounds []round) []cell {
 		row.P50, row.P95 = of(func(c cell) float64 { return c.P50 }), of(func(c cell) float64 { return c.P95 })
 		row.P99, row.Own = of(func(c cell) float64 { return c.P99 }), of(func(c cell) float64 { return c.Own })
 		row.CPU, row.Allocations = of(func(c cell) float64 { return c.CPU }), of(func(c cell) float64 { return c.Allocations })
+		row.Spent, row.SpentByDB = of(func(c cell) float64 { return c.Spent }), of(func(c cell) float64 { return c.SpentByDB })
 		row.OwnRatio, row.BareRatio = of(func(c cell) float64 { return c.OwnRatio }), of(func(c cell) float64 { return c.BareRatio })
 	}
 	return rows
@@ -82,18 +83,18 @@ func printCeiling(out io.Writer, rounds []round) {
 	for _, r := range rounds {
 		own, bare = append(own, r.Own), append(bare, r.Bare)
 	}
-	fmt.Fprintf(out, "\nS9: medians of %d rounds; times in ms; own and bare are confirms per second ÷ pgbench's\n\n", len(rounds))
+	fmt.Fprintf(out, "\nS9: medians of %d rounds; times in ms; spent is processor time per confirm; own and bare are confirms per second ÷ pgbench's\n\n", len(rounds))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tclients\tper s\tp50\tp95\tp99\town time p50\tCPU\tallocations\town\tbare\t")
+	fmt.Fprintln(w, "\tclients\tper s\tp50\tp95\tp99\town time p50\tCPU\tspent\tby PostgreSQL\tallocations\town\tbare\t")
 	if own[0] > 0 {
-		fmt.Fprintf(w, "pgbench, our statements\t%d\t%.0f\t\t\t\t\t\t\t1.00\t%.2f\t\n", pgbenchClients, median(own), median(own)/median(bare))
-		fmt.Fprintf(w, "pgbench, ceiling.sql\t%d\t%.0f\t\t\t\t\t\t\t\t1.00\t\n", pgbenchClients, median(bare))
+		fmt.Fprintf(w, "pgbench, our statements\t%d\t%.0f\t\t\t\t\t\t\t\t\t1.00\t%.2f\t\n", pgbenchClients, median(own), median(own)/median(bare))
+		fmt.Fprintf(w, "pgbench, ceiling.sql\t%d\t%.0f\t\t\t\t\t\t\t\t\t\t1.00\t\n", pgbenchClients, median(bare))
 	}
 	rows := medians(rounds)
 	slices.SortStableFunc(rows, func(a, b cell) int { return strings.Compare(b.Name, a.Name) })
 	for _, c := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f %%\t%.0f\t%.2f\t%.2f\t\n", c.Name, c.Clients, c.PerSecond, c.P50, c.P95, c.P99,
-			c.Own, 100*c.CPU, c.Allocations, c.OwnRatio, c.BareRatio)
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f %%\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n", c.Name, c.Clients, c.PerSecond, c.P50, c.P95, c.P99,
+			c.Own, 100*c.CPU, c.Spent, c.SpentByDB, c.Allocations, c.OwnRatio, c.BareRatio)
 	}
 	_ = w.Flush()
 	printGains(out, rounds)

@@ -49,6 +49,44 @@ func scrape(ctx context.Context, in *rig.Instance) (figures, error) {
 	return all, nil
 }
 
+// databaseCPU is the processor time in seconds that the server's processes of this moment have taken; 0 without /proc.
+// Only differences mean something, and only while no connection ends.
+func (b *bench) databaseCPU(ctx context.Context) (seconds float64, err error) {
+	pid, err := b.rig.Count(ctx, "SELECT pg_backend_pid()")
+	if err != nil {
+		return 0, err
+	}
+	server := processStat(strconv.Itoa(pid))[statParent]
+	all, err := filepath.Glob("/proc/[0-9]*")
+	for _, path := range all {
+		if stat := processStat(filepath.Base(path)); server > 0 && stat[statParent] == server && filepath.Base(path) != strconv.Itoa(pid) {
+			seconds += (stat[statUser] + stat[statSystem]) / clockTicks
+		}
+	}
+	return seconds, err
+}
+
+// The fields of /proc/[pid]/stat after the name, see proc(5).
+const (
+	statParent = 1
+	statUser   = 11
+	statSystem = 12
+	// clockTicks per second are what Linux shows to programs on every machine of today.
+	clockTicks = 100
+)
+
+func processStat(pid string) (fields [statSystem + 1]float64) {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat")) //nolint:gosec // a number
+	if err != nil {
+		return fields
+	}
+	after := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	for i := range min(len(fields), len(after)) {
+		fields[i], _ = strconv.ParseFloat(after[i], 64)
+	}
+	return fields
+}
+
 func private(ctx context.Context, in *rig.Instance, path string) ([]byte, error) {
 	a, err := in.Call(ctx, rig.Request{Method: http.MethodGet, Path: path, Private: true})
 	if err == nil && a.Status != http.StatusOK {
