@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,6 +91,58 @@ func TestTrap21_DeliveredStaysDelivered(t *testing.T) {
 	third := f.claimAll()
 	if _, again := third[payment.NoticePaid]; again || third[payment.NoticeReceipt].Attempts != 3 {
 		t.Errorf("claimed %+v, want the receipt alone", third)
+	}
+}
+
+// TestNoticesClaimedOnce: workers of several instances share the due notices, each claimed by one, while others are
+// finished, put off and come due again beside them.
+func TestNoticesClaimedOnce(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
+	f.exec(`INSERT INTO notices (payment_id, kind, event, sequence)
+		SELECT p.id, 'receipt', 'copy-' || i, 1 FROM payments AS p, generate_series(1, 150) AS i`)
+	f.exec("DELETE FROM notices WHERE event NOT LIKE 'copy-%'")
+	var mu sync.Mutex
+	claims := map[string]int{}
+	var workers sync.WaitGroup
+	for w := range 4 {
+		workers.Go(func() {
+			for {
+				list, err := f.ClaimNotices(t.Context(), 7, lease)
+				if err != nil {
+					t.Error(err)
+				}
+				if len(list) == 0 {
+					return
+				}
+				var tries []payment.NoticeTry
+				mu.Lock()
+				for i, n := range list {
+					claims[n.ID]++
+					r := payment.NoticeResult{State: payment.NoticeDelivered}
+					if n.Attempts == 1 && (i+w)%3 == 0 {
+						r = payment.NoticeResult{State: payment.NoticeQueued} // due again at once
+					} else if n.Attempts == 2 {
+						claims[n.ID]--
+					}
+					tries = append(tries, payment.NoticeTry{Notice: n, Result: r})
+				}
+				mu.Unlock()
+				if err := f.FinishNotices(t.Context(), tries); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	for id, n := range claims {
+		if n != 1 {
+			t.Errorf("notice %s was claimed %d times too often", id, n-1)
+		}
+	}
+	if n := f.count("notices WHERE state = 'delivered'"); n != 150 || len(claims) != 150 {
+		t.Errorf("%d delivered, %d claimed, want 150", n, len(claims))
 	}
 }
 
