@@ -85,9 +85,7 @@ func ParseObject(body []byte, allowed ...string) (*Object, error) {
 		return nil, invalidBody("must be a JSON object")
 	}
 	o := &Object{members: make(map[string]json.RawMessage, len(allowed))}
-	if err := o.fill(body, allowed); err != nil {
-		return nil, err
-	}
+	o.fill(body, allowed)
 	return o, nil
 }
 
@@ -108,18 +106,20 @@ func notValid(body []byte) string {
 	}
 }
 
-func (o *Object) fill(whole []byte, allowed []string) error {
-	dec := json.NewDecoder(bytes.NewReader(whole))
-	if _, err := dec.Token(); err != nil {
-		return invalidBody("is not valid JSON")
-	}
-	for dec.More() {
-		token, err := dec.Token()
-		name, ok := token.(string)
-		var value json.RawMessage
-		if err != nil || !ok || dec.Decode(&value) != nil {
-			return invalidBody("is not valid JSON")
+// fill takes the members of whole, a valid JSON object.
+func (o *Object) fill(whole []byte, allowed []string) {
+	rest := whole[bytes.IndexByte(whole, '{')+1:]
+	for {
+		rest = bytes.TrimLeft(rest, space+",")
+		if rest[0] == '}' {
+			return
 		}
+		end := valueEnd(rest)
+		name := unquoted(rest[:end])
+		rest = bytes.TrimLeft(rest[end:], space+":")
+		end = valueEnd(rest)
+		value := rest[:end:end]
+		rest = rest[end:]
 		switch _, again := o.members[name]; {
 		case !slices.Contains(allowed, name) && nameable.MatchString(name):
 			o.Refuse(name, "is not known")
@@ -131,7 +131,50 @@ func (o *Object) fill(whole []byte, allowed []string) error {
 			o.members[name] = value
 		}
 	}
-	return nil
+}
+
+// valueEnd is how long the value is that valid JSON begins with, inside of an object.
+func valueEnd(text []byte) int {
+	switch text[0] {
+	case '"':
+		return stringEnd(text)
+	case '{', '[':
+		depth := 0
+		for i := 0; ; i++ {
+			switch text[i] {
+			case '"':
+				i += stringEnd(text[i:]) - 1
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+	default: // a number or a word: something follows
+		return bytes.IndexAny(text, space+",}")
+	}
+}
+
+func stringEnd(text []byte) int {
+	for i := 1; ; i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+}
+
+// unquoted is the text of a valid JSON string.
+func unquoted(value []byte) (text string) {
+	if bytes.IndexByte(value, '\\') < 0 {
+		return string(value[1 : len(value)-1])
+	}
+	_ = json.Unmarshal(value, &text) // it is valid
+	return text
 }
 
 // Refuse records why a field is not accepted; the first reason of a field stands.
@@ -223,11 +266,13 @@ func (o *Object) Object(name string, allowed ...string) (inner *Object, ok bool)
 	if !o.Has(name) || o.refused[name] {
 		return nil, false
 	}
-	inner = &Object{members: map[string]json.RawMessage{}, refused: map[string]bool{}, within: o, name: name}
-	if value := o.members[name]; value[0] != '{' || inner.fill(value, allowed) != nil {
+	value := o.members[name]
+	if value[0] != '{' {
 		o.Refuse(name, "must be an object")
 		return nil, false
 	}
+	inner = &Object{members: map[string]json.RawMessage{}, within: o, name: name}
+	inner.fill(value, allowed)
 	return inner, true
 }
 
@@ -263,9 +308,10 @@ func invalidBody(reason string) *payment.Error {
 }
 
 func plainText(value json.RawMessage) (text, why string) {
-	if value[0] != '"' || json.Unmarshal(value, &text) != nil {
+	if value[0] != '"' {
 		return "", "must be a string"
 	}
+	text = unquoted(value)
 	for _, r := range text {
 		switch {
 		case unicode.IsControl(r):
