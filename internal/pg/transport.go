@@ -25,6 +25,8 @@ import (
 const (
 	// maxBody bounds what is read of an answer; a Payment has a few KiB.
 	maxBody = 1 << 20
+	// usualBody is what an answer may take of memory before it is there.
+	usualBody = 8 << 10
 	// idleFor is shorter than the idle time-outs of usual proxies, so that few connections are found dead.
 	idleFor = 30 * time.Second
 	// unboundedIdle is how many connections stay open without a bulkhead.
@@ -99,9 +101,9 @@ func (c *Client) read(q *request, res *http.Response) (r reply, failed answer) {
 	}
 	var err error
 	limit := cmp.Or(q.maxBody, maxBody)
-	r.body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
-	if secret := c.secret(); len(secret) > 0 { // from here on nobody could tell it from Toss's words
-		r.body = bytes.ReplaceAll(r.body, []byte(secret), []byte("[secret]"))
+	r.body, err = readBody(res, limit)
+	if secret := []byte(c.secret()); len(secret) > 0 && bytes.Contains(r.body, secret) { // from here on nobody could tell it from Toss's words
+		r.body = bytes.ReplaceAll(r.body, secret, []byte("[secret]"))
 	}
 	switch {
 	case err != nil && isTimeout(err):
@@ -117,6 +119,15 @@ func (c *Client) read(q *request, res *http.Response) (r reply, failed answer) {
 // failed is the answer to what did not arrive whole.
 func (r reply) failed(kind payment.Kind, err error) answer {
 	return &payment.Answer{Kind: kind, HTTPStatus: r.status, Err: err, Observation: payment.Observation{TraceID: r.traceID}}
+}
+
+// readBody reads one byte more than limit at most. What the peer says of the length decides about the first piece of
+// memory alone.
+func readBody(res *http.Response, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(int(max(0, min(res.ContentLength, usualBody))) + bytes.MinRead)
+	_, err := b.ReadFrom(io.LimitReader(res.Body, limit+1))
+	return b.Bytes(), err
 }
 
 // secret is what of the Authorization header must not come back to us as a word of Toss; empty if it is too short to be

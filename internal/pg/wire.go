@@ -29,7 +29,7 @@ type optional[T any] struct{ value T }
 // UnmarshalJSON never fails on well-formed JSON.
 func (o *optional[T]) UnmarshalJSON(b []byte) error {
 	var v T
-	if json.Unmarshal(b, &v) == nil {
+	if string(b) != "null" && json.Unmarshal(b, &v) == nil {
 		o.value = v
 	}
 	return nil

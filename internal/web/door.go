@@ -178,12 +178,13 @@ func (d *Door) finish(r *http.Request, out *recorder, e *Event, route string) {
 	case status < http.StatusBadRequest && slices.Contains(d.quiet, route):
 		level = slog.LevelDebug
 	}
-	attrs := append([]slog.Attr{
+	var room [maxAttrs]slog.Attr // does not leave the stack
+	attrs := append(room[:0],
 		slog.String("method", knownMethod(r.Method)),
 		slog.String("route", route),
 		slog.Int("status", status),
-	}, e.attrs(took)...)
-	d.log.LogAttrs(r.Context(), level, "request", attrs...)
+	)
+	d.log.LogAttrs(r.Context(), level, "request", e.attrs(attrs, took)...)
 }
 
 func knownMethod(method string) string {

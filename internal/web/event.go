@@ -68,8 +68,11 @@ func (e *Event) panicked(value any, stack []byte) {
 	e.stack = string(stack)
 }
 
-func (e *Event) attrs(took time.Duration) []slog.Attr {
-	attrs := []slog.Attr{slog.String("request_id", e.RequestID)}
+// maxAttrs is how many attributes the line of a request can have.
+const maxAttrs = 18
+
+func (e *Event) attrs(attrs []slog.Attr, took time.Duration) []slog.Attr {
+	attrs = append(attrs, slog.String("request_id", e.RequestID))
 	add := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))

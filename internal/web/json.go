@@ -169,10 +169,11 @@ func stringEnd(text []byte) int {
 }
 
 // unquoted is the text of a valid JSON string.
-func unquoted(value []byte) (text string) {
+func unquoted(value []byte) string {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return string(value[1 : len(value)-1])
 	}
+	var text string
 	_ = json.Unmarshal(value, &text) // it is valid
 	return text
 }
