@@ -174,7 +174,7 @@ func (s *Service) finish(ctx context.Context, d debt, c Cancel) (Resolution, err
 	}
 	switch {
 	case cancelDone(p, c, o):
-		end.Done = true
+		end.Done, end.Reason = true, "the cancel is done at the gateway"
 	case o.Sighting == payment.SeenNoAnswer && closed(d.stop):
 		r.Action = payment.Action{Do: payment.Wait, Reason: cutShort}
 		return r, s.release(ctx, Release{Payment: p, Actor: actor, Reason: cutShort})
@@ -192,6 +192,7 @@ func (s *Service) finish(ctx context.Context, d debt, c Cancel) (Resolution, err
 		refuse(payment.RefusedMoreThanLeft, "less is left at the gateway", false)
 	default:
 		var err error
+		r.Action.Reason = "the cancel was sent again"
 		d.seen, d.amount, d.action = o, c.Amount, r.Action
 		r.After, r.Did, err = s.giveBack(ctx, d)
 		return r, err

@@ -167,6 +167,9 @@ func (s *syncRun) one(ctx context.Context, p payment.Payment) {
 	// Whoever stops the sync still hears how what was in hand ended.
 	res, err := s.resolve(context.WithoutCancel(ctx), held, payment.BySync, leaseEnd)
 	row.Before, row.After, row.Reason = held.Status, held.Status, res.Action.Reason
+	if res.Action.Do == payment.GiveBack {
+		row.Reason = string(res.Action.Do) + ": " + row.Reason // the states alone do not tell that money went back
+	}
 	if err == nil {
 		row.After = res.After.Status
 	} else {

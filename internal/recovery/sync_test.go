@@ -123,7 +123,7 @@ func TestSyncNamed(t *testing.T) {
 		b.wantReport(b.sync(payment.SyncRequest{OrderIDs: all[:2]}), payment.SyncReport{
 			Checked: 4, Paid: 2, Failed: 2,
 			Results: []payment.SyncResult{
-				moved("order-1", payment.Failed, payment.Failed, "approved after it failed here"),
+				moved("order-1", payment.Failed, payment.Failed, "give back: approved after it failed here"),
 				moved("order-1", payment.Failed, payment.Failed, "as known"),
 				moved("order-1", payment.Pending, payment.Paid, "approved"),
 				moved("order-2", payment.Pending, payment.Paid, "approved"),
