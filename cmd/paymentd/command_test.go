@@ -135,3 +135,25 @@ func TestMigrateAndHealth(t *testing.T) {
 	in.confirm(newOrder("migrated")).want(t, 200, "PAID")
 	w.ledgerHolds()
 }
+
+// TestHeapFloor: whoever rules the collector rules it alone.
+func TestHeapFloor(t *testing.T) {
+	t.Parallel()
+	rows := []struct {
+		name string
+		set  map[string]string
+		want int
+	}{
+		{"nothing set", nil, 32 << 20},
+		{"GOGC", map[string]string{"GOGC": "100"}, 0},
+		{"GOMEMLIMIT", map[string]string{"GOMEMLIMIT": "1GiB"}, 0},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			if got := len(heapFloor(func(name string) string { return row.set[name] })); got != row.want {
+				t.Errorf("a floor of %d bytes, want %d", got, row.want)
+			}
+		})
+	}
+}

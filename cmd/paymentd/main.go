@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 )
 
@@ -17,7 +18,9 @@ var version = "dev"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	floor := heapFloor(os.Getenv)
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout)
+	runtime.KeepAlive(floor)
 	if status, ok := errors.AsType[exitStatus](err); ok {
 		os.Exit(int(status))
 	}
@@ -27,6 +30,16 @@ func main() {
 	if err != nil {
 		os.Exit(1)
 	}
+}
+
+// heapFloor is memory that is never touched, so that it costs address space alone. The collector, which runs when the heap
+// has doubled, counts it: without it a heap of a few MiB would be collected many times a second. It is nil where the
+// operator rules the collector by GOGC or GOMEMLIMIT.
+func heapFloor(getenv func(string) string) []byte {
+	if getenv("GOGC") != "" || getenv("GOMEMLIMIT") != "" {
+		return nil
+	}
+	return make([]byte, 32<<20)
 }
 
 // errShown is an error whose text the user has seen already.
