@@ -65,11 +65,22 @@ func (s *Service) await(ctx context.Context, f *flight, timeout <-chan time.Time
 
 // fly does the work of a confirm and lands its flight, also when the work panics.
 func (s *Service) fly(ctx context.Context, f *flight, answerBy time.Time) {
+	w := &work{Service: s, flight: f, order: f.order, answerBy: answerBy}
+	var p *payment.Payment
 	var a *Answer
 	var err error
-	w := &work{Service: s, flight: f, order: f.order, answerBy: answerBy}
-	s.contain(ctx, f.order, func() { a, err = s.confirm(ctx, w) })
-	s.land(ctx, f, a, err)
+	s.contain(ctx, f.order, func() { p, a, err = w.begin(ctx) })
+	if p == nil {
+		s.land(ctx, f, a, err)
+		return
+	}
+	// A goroutine keeps the stack that the database driver needed, and most of a confirm's time is spent waiting for Toss.
+	s.running.run(func() {
+		var a *Answer
+		var err error
+		s.contain(ctx, f.order, func() { a, err = w.send(ctx, p) })
+		s.land(ctx, f, a, err)
+	})
 }
 
 // land ends a flight with its answer; nil after a panic.
@@ -129,27 +140,26 @@ type work struct {
 	traceID   string
 }
 
-// confirm is the way of one request: refuse early, reserve, send, conclude, commit.
-func (s *Service) confirm(ctx context.Context, w *work) (*Answer, error) {
-	if refusal := s.refusal(); refusal != nil {
-		return w.refuse(ctx, refusal)
+// begin is the first half of a confirm: refuse early, reserve. A nil payment comes with the answer instead.
+func (w *work) begin(ctx context.Context) (*payment.Payment, *Answer, error) {
+	if refusal := w.refusal(); refusal != nil {
+		a, err := w.refuse(ctx, refusal)
+		return nil, a, err
 	}
-	allowed, wait := s.members.take(w.order.MemberID)
+	allowed, wait := w.members.take(w.order.MemberID)
 	if !allowed {
-		return w.overLimit(ctx, wait)
+		a, err := w.overLimit(ctx, wait)
+		return nil, a, err
 	}
 	p, a, err := w.reserve(ctx)
 	if p == nil {
 		if a.Replayed {
-			s.members.giveBack(w.order.MemberID)
+			w.members.giveBack(w.order.MemberID)
 		}
-		return w.stamp(a), err
+		return nil, w.stamp(a), err
 	}
 	w.flight.knows(p)
-	ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(s.set.Deadline-s.set.Lease))
-	defer cancel()
-	a, err = w.send(ctx, p)
-	return w.stamp(a), err
+	return p, nil, nil
 }
 
 // refusal peeks at breaker and bulkhead; with the policy "pending" the payment is saved all the same.

@@ -9,11 +9,14 @@ import (
 	"paymentd/internal/payment"
 )
 
-// send calls Toss through the pipeline, outside any transaction, and settles what was heard.
+// send is the second half: call Toss through the pipeline, outside any transaction, conclude, commit.
 func (w *work) send(ctx context.Context, p *payment.Payment) (*Answer, error) {
+	ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(w.set.Deadline-w.set.Lease))
+	defer cancel()
 	q := &sequence{Service: w.Service, payment: *p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
 	tries := q.send(ctx)
-	return w.heard(ctx, q, tries)
+	a, err := w.heard(ctx, q, tries)
+	return w.stamp(a), err
 }
 
 // heard settles what the tries of a confirm say.
