@@ -20,8 +20,9 @@ type flight struct {
 	order payment.Order
 	done  chan struct{}
 
-	mu      sync.Mutex
-	payment payment.Payment
+	mu sync.Mutex
+	// payment is never changed, only replaced.
+	payment *payment.Payment
 	closed  bool
 	told    bool
 	// followed says that the payment is an earlier call's.
@@ -49,7 +50,7 @@ func (fs *flights) join(o payment.Order) (f *flight, lead bool) {
 }
 
 func newFlight(o payment.Order) *flight {
-	return &flight{order: o, done: make(chan struct{}), payment: payment.Payment{
+	return &flight{order: o, done: make(chan struct{}), payment: &payment.Payment{
 		OrderID: o.OrderID, PaymentKey: o.PaymentKey, Amount: o.Amount, Currency: o.Currency, Status: payment.Pending,
 	}}
 }
@@ -78,7 +79,7 @@ func (f *flight) tell() (a *Answer, first, ok bool) {
 		return nil, false, false
 	}
 	first, f.told = !f.told, true
-	a = pendingAnswer(f.payment, payment.ResultPendingRunning)
+	a = pendingAnswer(*f.payment, payment.ResultPendingRunning)
 	a.Replayed = f.followed
 	return a, first, true
 }
@@ -91,13 +92,13 @@ func (f *flight) wasTold() bool {
 
 func (f *flight) knows(p *payment.Payment) {
 	f.mu.Lock()
-	f.payment = *p
+	f.payment = p
 	f.mu.Unlock()
 }
 
 // follows is knows for a payment that an earlier call reserved.
 func (f *flight) follows(p payment.Payment) {
 	f.mu.Lock()
-	f.payment, f.followed = p, true
+	f.payment, f.followed = &p, true
 	f.mu.Unlock()
 }

@@ -42,7 +42,7 @@ func (w *work) reserveOnce(ctx context.Context) (*payment.Payment, *Answer, erro
 		return nil, a, err
 	case payment.MaybeApplied:
 		w.log.WarnContext(ctx, "reserve payment: unknown whether it committed", "order_id", w.order.OrderID, "error", err)
-		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
+		a := pendingAnswer(*w.flight.payment, payment.ResultPendingUnknown)
 		return nil, a, nil
 	default:
 		return w.meet(ctx)
@@ -111,7 +111,7 @@ func (w *work) reopen(ctx context.Context, p payment.Payment) (*payment.Payment,
 		a, err := dbUnavailable(err)
 		return nil, a, err
 	case payment.MaybeApplied:
-		a := pendingAnswer(w.flight.payment, payment.ResultPendingUnknown)
+		a := pendingAnswer(*w.flight.payment, payment.ResultPendingUnknown)
 		return nil, a, nil
 	default:
 		return w.notReopened(ctx, p)

@@ -158,23 +158,23 @@ func (s *Service) resend(ctx context.Context, r Resolution, q *sequence) (Resolu
 	if ending != payment.Applied {
 		return r, unwritten("store a send", ending, err)
 	}
-	q.Service, q.payment = s, held
+	q.Service, q.payment = s, &held
 	c := q.conclude(ctx, q.send(ctx), p.MaybeSent)
 	r.Did = DidSend
 	switch c.Verdict {
 	case payment.VerdictSettle:
-		r.Action = s.set.Rules.Decide(q.payment, c.Observation, q.payment.ReadAt)
+		r.Action = s.set.Rules.Decide(*q.payment, c.Observation, q.payment.ReadAt)
 		if r.Action.Do == payment.Settle {
-			r.After, err = s.settle(ctx, Settlement{Payment: q.payment, Action: r.Action, Observation: c.Observation, Actor: actor})
+			r.After, err = s.settle(ctx, Settlement{Payment: *q.payment, Action: r.Action, Observation: c.Observation, Actor: actor})
 			return r, err
 		}
-		r.Before = q.payment
+		r.Before = *q.payment
 		return s.leave(ctx, r, c.Observation, actor)
 	case payment.VerdictNotSent:
-		return s.notSent(ctx, r, q.payment, c, actor)
+		return s.notSent(ctx, r, *q.payment, c, actor)
 	default:
 		err = s.release(ctx, Release{
-			Payment: q.payment, DueIn: -1, Sent: true, KeySpent: q.keySpent, Actor: actor,
+			Payment: *q.payment, DueIn: -1, Sent: true, KeySpent: q.keySpent, Actor: actor,
 			Reason: "sent, no answer settles it",
 		})
 		return r, err

@@ -13,7 +13,7 @@ import (
 func (w *work) send(ctx context.Context, p *payment.Payment) (*Answer, error) {
 	ctx, cancel := context.WithDeadline(ctx, w.leaseEnd.Add(w.set.Deadline-w.set.Lease))
 	defer cancel()
-	q := &sequence{Service: w.Service, payment: *p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
+	q := &sequence{Service: w.Service, payment: p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
 	tries := q.send(ctx)
 	a, err := w.heard(ctx, q, tries)
 	return w.stamp(a), err
@@ -26,7 +26,7 @@ func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (
 	w.gatewayT += q.took
 	w.dbT += q.dbT
 	w.traceID = cmp.Or(c.Observation.TraceID, c.Last.Observation.TraceID)
-	p := q.payment
+	p := *q.payment
 	switch c.Verdict {
 	case payment.VerdictSettle:
 		return w.decide(ctx, p, c.Observation)
@@ -149,7 +149,7 @@ func (s *Service) lookup(ctx context.Context, paymentKey string, l look) payment
 // sequence is one run of the pipeline for a payment that its holder has leased.
 type sequence struct {
 	*Service
-	payment  payment.Payment
+	payment  *payment.Payment
 	actor    payment.Actor
 	leaseEnd time.Time
 	// stop, if not nil, ends a patient lookup when it is closed.
@@ -166,7 +166,7 @@ type sequence struct {
 
 // send returns what the tries were answered. Its frame is on the stack of every confirm that waits, so it does no more.
 func (q *sequence) send(ctx context.Context) []payment.Answer {
-	p := &q.payment
+	p := q.payment
 	return q.gateway.Confirm(ctx, ConfirmCall{
 		Order: payment.Order{PaymentKey: p.PaymentKey, OrderID: p.OrderID, Amount: p.Amount, Currency: p.Currency},
 		Key:   payment.ConfirmKey(p.PaymentKey, p.Sends), NotAfter: q.leaseEnd, Next: q.next,
@@ -234,7 +234,7 @@ func (q *sequence) nextKey(ctx context.Context) (string, bool, payment.Answer) {
 	}
 	start := time.Now()
 	p, ending, err := q.store.BeginSend(ctx, BeginSend{
-		Payment: q.payment, NextKey: true, Lease: time.Until(q.leaseEnd), Actor: q.actor,
+		Payment: *q.payment, NextKey: true, Lease: time.Until(q.leaseEnd), Actor: q.actor,
 		Reason: "open after an error answer, next key",
 	})
 	q.dbT += time.Since(start)
@@ -242,7 +242,7 @@ func (q *sequence) nextKey(ctx context.Context) (string, bool, payment.Answer) {
 		q.log.WarnContext(ctx, "store the next key", "order_id", q.payment.OrderID, "ending", ending.String(), "error", err)
 		return "", false, payment.Answer{}
 	}
-	q.payment = p
+	q.payment = &p
 	q.resends++
 	return payment.ConfirmKey(p.PaymentKey, p.Sends), true, payment.Answer{}
 }
