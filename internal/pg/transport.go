@@ -55,7 +55,7 @@ func newTransport(o Options) *http.Transport {
 		IdleConnTimeout:        idleFor,
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        1 << 10, // a whole confirm; every waiting one has its own
-		ReadBufferSize:         2 << 10,
+		ReadBufferSize:         1 << 10, // TLS has a buffer of its own
 		DisableCompression:     true,
 	}
 }
