@@ -125,7 +125,7 @@ func TestTrap37_TheAcknowledgementIsLost(t *testing.T) {
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=500ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=5s")...)
+			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_DB_ACQUIRE_TIMEOUT=5s", "PAYMENTD_COMMIT_WITHIN=5s")...)
 			u, err := url.Parse(w.db.DSN)
 			if err != nil {
 				t.Fatal(err)

@@ -100,7 +100,7 @@ func (w *world) launch(cmd *exec.Cmd, set ...string) (p *process, listens bool) 
 	}()
 	select {
 	case listens = <-ready:
-	case <-time.After(60 * time.Second):
+	case <-time.After(2 * time.Minute):
 		w.t.Fatal("paymentd did not listen in time")
 	}
 	return p, listens
@@ -126,7 +126,7 @@ func (p *process) wait() int {
 	select {
 	case err := <-p.ended:
 		return statusOf(p.t, err)
-	case <-time.After(60 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatal("paymentd did not end")
 		return -1
 	}
@@ -155,7 +155,7 @@ type ran struct {
 func runBinary(t testing.TB, env []string, args ...string) ran {
 	t.Helper()
 	path := binary.path(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	var stdout, stderr bytes.Buffer

@@ -138,7 +138,7 @@ func crashStories() []story {
 		},
 		{
 			// S6: killed between the cancel and the answer.
-			name: "cannot be saved", settings: []string{"PAYMENTD_ON_COMMIT_FAILURE=cancel", "PAYMENTD_DB_STATEMENT_TIMEOUT=300ms"},
+			name: "cannot be saved", settings: []string{"PAYMENTD_ON_COMMIT_FAILURE=cancel", "PAYMENTD_DB_STATEMENT_TIMEOUT=1s", "PAYMENTD_COMMIT_WITHIN=1s"},
 			drive: driveLocked, end: "503 db_failed",
 			awaits: func(c *crash) bool { return c.at == "gateway.Cancel before" || c.entry(c.o).Balance == 0 },
 			at:     []string{"gateway.Cancel before", "gateway.Cancel during", "gateway.Cancel after", "store.Settle=FAILED before", "store.Settle=FAILED after"},
@@ -184,9 +184,10 @@ func driveClosed(c *crash) {
 
 // driveLocked makes every commit of the approval fail for certain: the server ends the statement that waits.
 func driveLocked(c *crash) {
-	driveWith(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(500 * time.Millisecond)})(c)
+	driveWith(tosssim.Fault{Op: tosssim.OpConfirm, Hold: true})(c)
 	c.arrived(tosssim.OpConfirm, 1)
 	c.locked()
+	c.faults(c.held()...)
 }
 
 func driveSync(body string) func(*crash) {

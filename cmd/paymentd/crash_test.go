@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 	"text/tabwriter"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -93,7 +92,7 @@ func newCrash(t *testing.T, s story, at string) *crash {
 	t.Helper()
 	shop := newShop(t)
 	return &crash{
-		world: newWorld(t, append(quick, "PAYMENTD_NOTIFY_WEBHOOK_URL="+shop.url)...), story: &s, at: at,
+		world: newWorld(t, "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RATE_WAIT=0s", "PAYMENTD_NOTIFY_WEBHOOK_URL="+shop.url), story: &s, at: at,
 		o: newOrder("crash"), shop: shop, unlock: func() {},
 	}
 }
@@ -130,8 +129,16 @@ func (c *crash) die() {
 	step, when, n := parseStep(c.at)
 	if when == "during" {
 		c.dead = c.spawn(c.settings...)
-		c.slow(step)
+		if step == "webhook.Send" {
+			c.shop.hold()
+		} else if err := c.toss.AddFaults(c.held()...); err != nil {
+			c.t.Fatal(err)
+		}
 		c.drive(c)
+		for i := range n - 1 { // those before go on
+			c.reached(step, i+1)
+			c.faults(c.held()...)
+		}
 		c.reached(step, n)
 		c.dead.kill()
 		return
@@ -155,16 +162,13 @@ func op(step string) string {
 	return strings.ToLower(method)
 }
 
-// slow gives "during" its time.
-func (c *crash) slow(step string) {
-	if step == "webhook.Send" {
-		c.shop.hold()
-		return
+// held keeps the gateway at the step of a death "during" it.
+func (c *crash) held() []tosssim.Fault {
+	step, when, _ := parseStep(c.at)
+	if when != "during" || step == "webhook.Send" {
+		return nil
 	}
-	err := c.toss.AddFaults(tosssim.Fault{Op: op(step), Latency: tosssim.Fixed(700 * time.Millisecond)})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	return []tosssim.Fault{{Op: op(step), Hold: true}}
 }
 
 func (c *crash) reached(step string, n int64) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"testing"
-	"time"
 
 	"paymentd/internal/tosssim"
 )
@@ -21,17 +20,17 @@ func (w *world) restartDB() {
 	}
 }
 
-// slow makes the gateway's answer take so long that the test can do something meanwhile.
-func (w *world) slow() {
+// holds lets the gateway work on confirms until the test has done something meanwhile and says faults.
+func (w *world) holds() {
 	w.t.Helper()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(time.Second)})
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hold: true})
 }
 
 // TestDatabaseGone: without a database nothing is sent; as soon as it is back payments go on. A statement that was
 // under way in a connection that died may have committed, so the first answers may be 202, never 200.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=300ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=5s")...)
+	w := newPrivateWorld(t, append(brief, "PAYMENTD_DB_ACQUIRE_TIMEOUT=2s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=5s", "PAYMENTD_COMMIT_WITHIN=10s")...)
 	in := w.start()
 	before := newOrder("before")
 	in.confirm(before).want(t, 200, "PAID")
@@ -63,13 +62,14 @@ func TestDatabaseDiesBeforeTheCommit(t *testing.T) {
 	for _, policy := range []string{"hold", "cancel"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s")...)
+			w := newPrivateWorld(t, append(brief, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")...)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
-			w.slow()
+			w.holds()
 			o := newOrder("died")
 			answered := in.confirmLater(o)
 			w.arrived(tosssim.OpConfirm, 1)
 			w.killDB()
+			w.faults()
 			a := answered()
 			switch {
 			case a.status == 202:
@@ -81,6 +81,7 @@ func TestDatabaseDiesBeforeTheCommit(t *testing.T) {
 				t.Errorf("answered %d %s", a.status, a.raw)
 			}
 			w.restartDB()
+			w.leaseEnds(o)
 			final := "PAID"
 			if a.status == 503 {
 				final = "FAILED"
@@ -102,13 +103,14 @@ func TestFailoverBeforeTheCommit(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
-			w.slow()
+			w.holds()
 			o := newOrder("failover")
 			answered := in.confirmLater(o)
 			w.arrived(tosssim.OpConfirm, 1)
 			if n, err := w.db.Cluster.Disconnect(t.Context(), w.db.Name); err != nil || n == 0 {
 				t.Fatalf("broke %d connections: %v", n, err)
 			}
+			w.faults()
 			answered().want(t, 200, "PAID")
 			if e := w.entry(o); e.Cancels != 0 {
 				t.Errorf("the simulator has %+v", e)
@@ -133,20 +135,22 @@ func TestPoolExhaustedAtTheCommit(t *testing.T) {
 	} {
 		t.Run(tc.policy, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s")...)
-			in := w.start("PAYMENTD_ON_COMMIT_FAILURE="+tc.policy, "PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms")
-			w.slow()
+			w := newWorld(t, append(quick, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_COMMIT_WITHIN=5s")...)
+			in := w.start("PAYMENTD_ON_COMMIT_FAILURE="+tc.policy, "PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=2s")
+			w.holds()
 			o, other := newOrder("exhausted"), newOrder("other")
 			answered := in.confirmLater(o)
 			w.arrived(tosssim.OpConfirm, 1)
 			release := w.hold()
 			answeredOther := in.confirmLater(other)
 			in.allLent()
+			w.faults()
 			a := answered().want(t, tc.first.status, tc.first.word)
 			if tc.policy == "cancel" && a.header.Get("Retry-After") != "" {
 				t.Error("db_failed asks to try again, but the payment is over")
 			}
 			release()
+			w.leaseEnds(o)
 			answeredOther().want(t, 200, "PAID")
 			w.settles(o, tc.final)
 			in.confirm(o).want(t, tc.again.status, tc.again.word)

@@ -178,14 +178,9 @@ func TestHistory(t *testing.T) {
 // somebody works on.
 func TestSync(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
-	in := w.start("PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s", "PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
-	w.faults(tosssim.Fault{Op: tosssim.OpAny, Hang: true, Work: tosssim.WorkDo})
-	left := []order{newOrder("left"), newOrder("left")}
-	for _, o := range left {
-		in.confirm(o).want(t, 202, "PENDING")
-	}
-	w.faults()
+	w := newWorld(t, "PAYMENTD_RETRY_MAX=0")
+	in := w.start("PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
+	left := []order{in.doubt("left"), in.doubt("left")}
 	one := fmt.Sprintf(`"orderIds":[%q]`, left[0].id)
 
 	dry := in.sync(`{`+one+`,"dryRun":true}`).want(t, 200, "")
@@ -194,11 +189,12 @@ func TestSync(t *testing.T) {
 		t.Errorf("a dry run moved it: %+v", r)
 	}
 
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(700 * 1e6)})
+	w.holds()
 	busy := newOrder("busy")
 	answered := in.confirmLater(busy)
 	w.arrived(tosssim.OpConfirm, 3)
 	in.sync(`{"orderIds":["`+busy.id+`"]}`).want(t, 200, "").synced(t, "waiting", syncRow{busy.id, "PENDING", "PENDING", "in_progress"})
+	w.faults()
 	answered().want(t, 200, "PAID")
 
 	in.sync(`{`+one+`}`).want(t, 200, "").synced(t, "paid", syncRow{left[0].id, "PENDING", "PAID", ""})

@@ -33,13 +33,13 @@ func TestFailoverUnderLoad(t *testing.T) {
 			t.Parallel()
 			set := []string{"PAYMENTD_ON_COMMIT_FAILURE=" + policy, "PAYMENTD_DB_ACQUIRE_TIMEOUT=500ms"}
 			if !realTime() {
-				set = append(append(set, quick...), "PAYMENTD_TOSS_CONFIRM_TIMEOUT=10s", "PAYMENTD_DB_ACQUIRE_TIMEOUT=500ms")
+				set = append(append(set, brief...), "PAYMENTD_TOSS_CONFIRM_TIMEOUT=10s", "PAYMENTD_DB_ACQUIRE_TIMEOUT=5s")
 			}
 			w := newWorldOn(t, devdb.Replicated(t, migrated()), tosssim.Options{}, set...)
 			in := w.start()
 			acknowledged := manyOrders("before", 20)
 			answers := in.confirmAll(acknowledged)()
-			w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Latency{Min: tosssim.Duration(time.Second), Max: tosssim.Duration(2 * time.Second)}})
+			w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hold: true, Latency: tosssim.Latency{Min: tosssim.Duration(time.Second), Max: tosssim.Duration(2 * time.Second)}})
 			flying := manyOrders("flying", 100)
 			fly := in.confirmAll(flying)
 			w.arrived(tosssim.OpConfirm, int64(len(acknowledged)+80))
@@ -47,6 +47,7 @@ func TestFailoverUnderLoad(t *testing.T) {
 			if err := w.db.Server.Crash(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			w.faults()
 			outage := manyOrders("outage", 10)
 			late := in.confirmAll(outage)
 			promoted := make(chan error, 1)
@@ -82,7 +83,7 @@ func TestFailoverUnderLoad(t *testing.T) {
 // soon as commits wait for nobody the payment is made.
 func TestStandbyGone(t *testing.T) {
 	t.Parallel()
-	w := newWorldOn(t, devdb.Replicated(t, migrated()), tosssim.Options{}, append(quick, "PAYMENTD_DB_STATEMENT_TIMEOUT=500ms")...)
+	w := newWorldOn(t, devdb.Replicated(t, migrated()), tosssim.Options{}, append(brief, "PAYMENTD_DB_STATEMENT_TIMEOUT=3s")...)
 	in := w.start()
 	in.confirm(newOrder("known")).want(t, 200, "PAID")
 	if err := w.db.Standby.Stop(); err != nil {
@@ -166,7 +167,11 @@ func TestReadOnlyDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = serve(t.Context(), c, newLogger(c, w.log), nil)
+	for range 3 { // who stands still at the end of the time is not told why
+		if err = serve(t.Context(), c, newLogger(c, w.log), nil); err == nil || strings.Contains(err.Error(), "read-only") {
+			break
+		}
+	}
 	if err == nil || !strings.Contains(err.Error(), "PAYMENTD_DB_CONNECT_TIMEOUT") || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("start on a read-only server: %v", err)
 	}
@@ -174,12 +179,13 @@ func TestReadOnlyDatabase(t *testing.T) {
 	eventually(t, "ready again", func() bool { return in.call("GET", in.admin+"/readyz", "", "").status == 200 })
 	in.confirm(o).want(t, 200, "PAID")
 
-	w.slow()
 	for _, in := range []*instance{in, giving} {
+		w.holds()
 		o, sent := newOrder("demoted"), w.sent()
 		answered := in.confirmLater(o)
 		w.arrived(tosssim.OpConfirm, sent+1)
 		w.writes(false)
+		w.faults()
 		eventually(t, "the gateway has approved", func() bool { return w.entry(o).Approvals == 1 })
 		eventually(t, "the commit is refused", func() bool { return in.number(`paymentd_db_connections{pool="request",state="idle"}`) == 0 })
 		w.writes(true)

@@ -35,11 +35,13 @@ func TestInstancesShareASweep(t *testing.T) {
 	first.stop()
 	w.exec("UPDATE payments SET due_at = now() + interval '1 year'") // a due loop would never come to it
 	before := w.looked()
-	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Latency: tosssim.Fixed(150 * time.Millisecond)})
+	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Hold: true}) // until a second one has come: each looks at one at a time
 	instances := make([]*instance, 3)
 	for i := range instances {
 		instances[i] = w.start("PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=1s", "PAYMENTD_RESEND_WITHIN=21h")
 	}
+	w.arrived(tosssim.OpLookup, int64(before+2))
+	w.faults()
 	for _, o := range orders {
 		w.becomes(o, "PAID")
 	}
@@ -101,7 +103,7 @@ func TestSyncsAtOnce(t *testing.T) {
 // over, and not before.
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, quick...)
+	w := newWorld(t, brief...)
 	in := w.start(atRest...)
 	o := in.doubt("orphaned")
 	in.stop()
@@ -112,11 +114,11 @@ func TestKilledHolder(t *testing.T) {
 	w.arrived(tosssim.OpLookup, int64(before+1))
 	p.kill()
 	w.faults()
-	left := time.Duration(w.count(`SELECT (EXTRACT(EPOCH FROM due_at - now()) * 1000)::int FROM payments WHERE leased AND payment_key = $1`, o.key)) * time.Millisecond
 	begun := time.Now()
+	left := time.Duration(w.count(`SELECT (EXTRACT(EPOCH FROM due_at - now()) * 1000)::int FROM payments WHERE leased AND payment_key = $1`, o.key)) * time.Millisecond
 	w.start()
 	w.becomes(o, "PAID")
-	if took := time.Since(begun); took < left-100*time.Millisecond || took > left+10*time.Second {
+	if took := time.Since(begun); took < left-100*time.Millisecond {
 		t.Errorf("taken over after %s, the lease had %s left", took, left)
 	}
 	w.ledgerHolds()
@@ -132,7 +134,7 @@ func TestStopDuringALook(t *testing.T) {
 	before := w.looked()
 	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Hang: true})
 	w.hasten()
-	p := w.spawn("PAYMENTD_SHUTDOWN_WITHIN=4s")
+	p := w.spawn("PAYMENTD_SHUTDOWN_WITHIN=15s")
 	w.arrived(tosssim.OpLookup, int64(before+1))
 	p.signal(syscall.SIGTERM)
 	if status := p.wait(); status != 0 {

@@ -45,7 +45,7 @@ func (w *world) approvals() []payment.Approval {
 // ledgerRows are our payments, and the incidents about payments that we do not have.
 func (w *world) ledgerRows() []payment.LedgerRow {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	rows, err := w.pool.Query(ctx, `
 		SELECT p.payment_key, p.order_id, p.status, p.amount, p.canceled_amount,

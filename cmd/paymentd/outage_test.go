@@ -124,17 +124,17 @@ func TestOutagePending(t *testing.T) {
 func TestHangOpensTheBreaker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sensitive...)
-	in := w.start("PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=4s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
+	in := w.start("PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=15s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true})
 	orders := []order{newOrder("hung"), newOrder("hung"), newOrder("hung")}
 	storm(t, len(orders), func(i int) (answer, error) {
-		begin := time.Now()
 		a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
-		if a.status != 202 || time.Since(begin) > 3500*time.Millisecond {
-			err = fmt.Errorf("answered %d after %s: %s", a.status, time.Since(begin), a.raw)
+		if a.status != 202 {
+			err = fmt.Errorf("answered %d %s, %w", a.status, a.raw, err)
 		}
 		return a, err
 	})
+	w.equal("calls that hang when all have been answered", int(w.toss.Counters().Ops[tosssim.OpConfirm].Running), len(orders))
 	eventually(t, "the breaker opens", func() bool { return in.metric(`paymentd_breaker_state{state="open"}`) == "1" })
 	before := w.sent()
 	answers, _ := storm(t, 20, func(int) (answer, error) {
@@ -222,7 +222,7 @@ func (in *instance) confirmLater(o order) func() answer {
 		select {
 		case a := <-done:
 			return a
-		case <-time.After(60 * time.Second):
+		case <-time.After(2 * time.Minute):
 			in.t.Fatal("no answer to a confirm")
 			return answer{}
 		}
@@ -242,7 +242,7 @@ func (in *instance) allLent() {
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=500ms", "PAYMENTD_DB_STATEMENT_TIMEOUT=20s",
+	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=3s",
 		"PAYMENTD_RECOVERY_DUE_EVERY=1h")
 	release := w.hold()
 	first := in.confirmLater(newOrder("first"))
@@ -271,7 +271,7 @@ func TestClientHangsUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.start()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(400 * time.Millisecond)})
+	w.holds()
 	o := newOrder("hangup")
 	ctx, hangUp := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, in.url+"/payments/confirm", strings.NewReader(o.json()))
@@ -293,6 +293,7 @@ func TestClientHangsUp(t *testing.T) {
 	if <-gone == nil {
 		t.Fatal("the client was answered before it hung up")
 	}
+	w.faults()
 	w.becomes(o, "PAID")
 	if got := in.metric(`paymentd_settled_total{actor="confirm",status="PAID"}`); got != "1" {
 		t.Errorf("settled by its confirm: %s", got)

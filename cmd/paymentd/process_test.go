@@ -27,14 +27,14 @@ func TestKilled(t *testing.T) {
 			done: func(w *world, o order) bool { return w.entry(o).Approvals == 1 },
 		},
 		{
-			name: "before a late approval", fault: tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(2e9)},
+			name: "before a late approval", fault: tosssim.Fault{Op: tosssim.OpConfirm, Late: 1, Hold: true},
 			done: func(w *world, _ order) bool { return w.sent() == 1 },
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, quick...)
-			p := w.spawn()
+			p := w.spawn("PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")
 			w.faults(tc.fault)
 			o := newOrder("killed")
 			p.confirmLater(o)
@@ -44,6 +44,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("what the dead process left: %+v", r)
 			}
 			w.faults()
+			w.leaseEnds(o)
 			next := w.spawn()
 			second := o
 			second.key += "9"
@@ -60,8 +61,8 @@ func TestTrap30_OrderedStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.spawn()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(1500 * 1e6)})
-	p.call("GET", p.admin+"/readyz", "", "").want(t, 200, "")
+	w.holds()
+	eventually(t, "ready", func() bool { return p.call("GET", p.admin+"/readyz", "", "").status == 200 })
 	o := newOrder("drain")
 	answered := p.confirmLater(o)
 	w.arrived(tosssim.OpConfirm, 1)
@@ -73,6 +74,7 @@ func TestTrap30_OrderedStop(t *testing.T) {
 		}
 		return a.status == 503 && a.body["draining"] == true
 	})
+	w.faults()
 	answered().want(t, 200, "PAID")
 	if status := p.wait(); status != 0 {
 		t.Errorf("exit status %d", status)

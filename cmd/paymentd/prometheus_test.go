@@ -76,7 +76,7 @@ func startWatcher(t testing.TB, name string, args ...string) *watcher {
 		}
 	})
 	w := &watcher{t: t, url: "http://" + address}
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if resp, err := http.Get(w.url + "/-/ready"); err == nil {
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {

@@ -12,7 +12,7 @@ func TestTrap14_SyncComesTooEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.start()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(3 * time.Second)})
+	w.holds()
 	o := newOrder("early")
 	answered := in.confirmLater(o)
 	w.arrived(tosssim.OpConfirm, 1)
@@ -20,6 +20,7 @@ func TestTrap14_SyncComesTooEarly(t *testing.T) {
 	if results, _ := a.body["results"].([]any); len(results) != 1 || results[0].(map[string]any)["reason"] != "in_progress" {
 		t.Errorf("sync said %s", a.raw)
 	}
+	w.faults()
 	answered().want(t, 200, "PAID")
 	w.ledgerHolds()
 }

@@ -64,6 +64,7 @@ func (in *instance) drive(every time.Duration, enough func(n int) bool) []*itera
 // TestScenarioS3: the gateway's process is killed and started again under load. The breaker opens after exactly the
 // minimum of failed calls, callers see 202 instead of an error, and every payment of the outage is paid after it closed.
 func TestScenarioS3(t *testing.T) {
+	t.Parallel()
 	at := s3()
 	latency := tosssim.Latency{Min: tosssim.Duration(20 * time.Millisecond), Max: tosssim.Duration(60 * time.Millisecond)}
 	if realTime() {
@@ -92,6 +93,8 @@ func TestScenarioS3(t *testing.T) {
 		awaits(t, "it has just opened again", 2*at.openFor, func() bool { return in.moves("half_open", "open") > again })
 	}
 	w.listen(true)
+	// Where the machine stood still just now, trials had begun before the port was open again.
+	amid := in.moves("open", "half_open") > in.moves("half_open", "open")
 	up := time.Since(begin)
 	awaits(t, "the breaker closes", 3*at.openFor, func() bool { return in.moves("half_open", "closed") == 1 })
 	closed := time.Since(begin)
@@ -101,7 +104,7 @@ func TestScenarioS3(t *testing.T) {
 	}
 	all := <-load
 	w.settledAlone(30 * time.Second)
-	w.s3Holds(in, all)
+	w.s3Holds(in, all, amid)
 	if realTime() && paidAfter > 30*time.Second {
 		t.Errorf("the last PENDING was paid %s after the breaker closed", paidAfter)
 	}
@@ -124,8 +127,8 @@ func (w *world) outagePaid() time.Duration {
 	return time.Since(begin)
 }
 
-// s3Holds checks the counts.
-func (w *world) s3Holds(in *instance, all []*iteration) {
+// s3Holds checks the counts; amid says that the last trials may have met both a closed and an open port.
+func (w *world) s3Holds(in *instance, all []*iteration, amid bool) {
 	w.t.Helper()
 	var orders []order
 	for _, it := range all {
@@ -141,7 +144,9 @@ func (w *world) s3Holds(in *instance, all []*iteration) {
 	w.equal("open→half_open", in.moves("open", "half_open"), again+1)
 	w.equal("half_open→closed", in.moves("half_open", "closed"), 1)
 	// Five of ten opened it; two of three trials make 50 % certain each time.
-	w.equal("failed calls that the breaker counted", in.result("failure"), 5+2*again)
+	if failed := in.result("failure"); failed != 5+2*again && !(amid && failed == 5+2*again+1) {
+		w.t.Errorf("the breaker counted %d failed calls, want %d", failed, 5+2*again)
+	}
 	// Outside the breaker every try counts: no failed call is hidden in a sequence.
 	tries := in.number(`paymentd_gateway_attempts_total{op="confirm",outcome="unavailable"}`) +
 		in.number(`paymentd_gateway_attempts_total{op="confirm",outcome="unknown"}`)

@@ -11,20 +11,28 @@ import (
 	"paymentd/internal/tosssim"
 )
 
-// naive is the client that S4 is about: it sends a confirm to the gateway up to three times, whatever the error was.
-func (w *world) naive(o order, timeout time.Duration) (tries int) {
+// naive is the client that S4 is about: it sends a confirm to the gateway up to three times, whatever the error was. Its
+// time-out begins when the gateway has the call.
+func (w *world) naive(o order, timeout time.Duration) int {
 	w.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for tries < 3 {
-		tries++
-		ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
+	for tries := 1; tries <= 3; tries++ {
+		ctx, cancel := context.WithCancel(w.t.Context())
+		go func() {
+			got := func(tosssim.Counters) bool {
+				return len(w.toss.CallsOf(tosssim.CallQuery{Op: tosssim.OpConfirm, PaymentKey: o.key})) >= tries
+			}
+			if w.toss.Await(ctx, got) == nil {
+				time.AfterFunc(timeout, cancel)
+			}
+		}()
 		ok := w.naiveTry(ctx, client, o)
 		cancel()
 		if ok {
 			return tries
 		}
 	}
-	return tries
+	return 3
 }
 
 func (w *world) naiveTry(ctx context.Context, client *http.Client, o order) bool {
@@ -59,7 +67,7 @@ func TestScenarioS4(t *testing.T) {
 		answer  int
 	}{
 		{name: "slow", confirm: tosssim.Fault{Hang: true, Work: tosssim.WorkDo}, timeout: "1s", answer: 200},
-		{name: "worked on after the time-out", confirm: tosssim.Fault{Late: tosssim.Duration(1500 * time.Millisecond)}, timeout: "1s", answer: 202},
+		{name: "worked on after the time-out", confirm: tosssim.Fault{Late: 1, Hold: true}, timeout: "1s", answer: 202},
 		{name: "reset after work", confirm: tosssim.Fault{Drop: tosssim.DropAfter}, timeout: "15s", answer: 200},
 		{name: "5xx after work", confirm: tosssim.Fault{Status: 502, Work: tosssim.WorkDo}, timeout: "15s", answer: 200},
 		{
@@ -76,12 +84,14 @@ func TestScenarioS4(t *testing.T) {
 			theirs, ours := newOrder("naive"), newOrder("ours")
 
 			w.equal("tries of the naive client", w.naive(theirs, time.Second), 3)
+			w.faults(append(tc.lookup, tc.confirm)...) // late work of the naive client is done now
 			awaits(t, "the naive client has charged three times", 10*time.Second, func() bool { return w.entry(theirs).Approvals == 3 })
 
 			a := in.confirm(ours)
 			if a.status != tc.answer {
 				t.Errorf("answered %d %s, want %d", a.status, a.raw, tc.answer)
 			}
+			w.faults()
 			w.settles(ours, "PAID")
 			in.confirm(ours).want(t, 200, "PAID")
 			w.equal("our charges", w.entry(ours).Approvals, 1)

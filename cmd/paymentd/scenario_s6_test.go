@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"paymentd/internal/tosssim"
 )
@@ -26,11 +29,12 @@ func cancelFaults() map[string]tosssim.Fault {
 // told given back means balance 0, and never PAID here and canceled there.
 func s6(t *testing.T, w *world, in *instance, f tosssim.Fault, fail, repair func()) {
 	t.Helper()
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(time.Second)}, f)
+	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hold: true}, f)
 	o := newOrder("s6")
 	answered := in.confirmLater(o)
 	w.arrived(tosssim.OpConfirm, 1)
 	fail()
+	w.faults(f)
 	a := answered()
 	if a.status != 202 && (a.status != 503 || a.text("code") != "db_failed") {
 		t.Errorf("answered %d %s", a.status, a.raw)
@@ -40,6 +44,7 @@ func s6(t *testing.T, w *world, in *instance, f tosssim.Fault, fail, repair func
 	}
 	time.Sleep(time.Second) // a late cancel is done by now, and recovery may have seen the approval before
 	repair()
+	w.leaseEnds(o)
 	eventually(t, "the payment is settled as Toss has it", func() bool {
 		w.hasten()
 		r, ok := w.row(o)
@@ -60,7 +65,7 @@ func TestS6a_DatabaseStopsBeforeTheCommit(t *testing.T) {
 			}
 			t.Run(policy+", "+name, func(t *testing.T) {
 				t.Parallel()
-				w := newPrivateWorld(t, append(quick, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=3s")...)
+				w := newPrivateWorld(t, append(brief, "PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")...)
 				in := w.start("PAYMENTD_ON_COMMIT_FAILURE=" + policy)
 				s6(t, w, in, f, w.killDB, w.restartDB)
 				if n := w.toss.Counters().Ops[tosssim.OpCancel].Calls; policy == "hold" && n != 0 {
@@ -71,15 +76,22 @@ func TestS6a_DatabaseStopsBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// sleeping makes the session of every reservation of these orders sleep.
-func (w *world) sleeping(kind string, long time.Duration) {
+// sleeping makes the session of every reservation of these orders sleep until wake.
+func (w *world) sleeping(kind string) (wake func()) {
 	w.t.Helper()
-	if _, err := w.pool.Exec(w.t.Context(), fmt.Sprintf(`
-		CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(%f); RETURN NEW; END $$;
-		CREATE TRIGGER sleeps BEFORE INSERT ON payments FOR EACH ROW WHEN (NEW.order_id LIKE 'order-%s%%') EXECUTE FUNCTION sleeps()`,
-		long.Seconds(), kind)); err != nil {
+	conn, err := pgx.Connect(w.t.Context(), w.db.DSN)
+	if err == nil {
+		_, err = conn.Exec(w.t.Context(), fmt.Sprintf(`
+			CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(6); RETURN NEW; END $$;
+			CREATE TRIGGER sleeps BEFORE INSERT ON payments FOR EACH ROW WHEN (NEW.order_id LIKE 'order-%s%%') EXECUTE FUNCTION sleeps();
+			SELECT pg_advisory_lock(6)`, kind))
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	wake = func() { _ = conn.Close(context.Background()) }
+	w.t.Cleanup(wake)
+	return wake
 }
 
 // TestS6b_AllConnectionsAreHeld: sleeping sessions hold every connection for a while at the moment of the commit: it is
@@ -87,7 +99,7 @@ func (w *world) sleeping(kind string, long time.Duration) {
 // they are 10 sessions that sleep for 6 s.
 func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 	t.Parallel()
-	set, conns := []string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=200ms", "PAYMENTD_DB_STATEMENT_TIMEOUT=20s"}, 1
+	set, conns := []string{"PAYMENTD_DB_ACQUIRE_TIMEOUT=2s"}, 1
 	if realTime() {
 		set, conns = []string{"PAYMENTD_DB_STATEMENT_TIMEOUT=7s"}, 10
 	}
@@ -97,8 +109,8 @@ func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 			w := newWorld(t)
 			in := w.start(append(set, "PAYMENTD_ON_COMMIT_FAILURE="+policy, "PAYMENTD_DB_MAX_CONNS="+strconv.Itoa(conns), "PAYMENTD_DB_MERGE=off",
 				"PAYMENTD_ANSWER_WITHIN=40s", "PAYMENTD_COMMIT_WITHIN=30s")...)
-			w.slow()
-			w.sleeping("sleeper", either(2*time.Second, 6*time.Second))
+			w.holds()
+			wake := w.sleeping("sleeper")
 			o := newOrder("s6b")
 			answered := in.confirmLater(o)
 			w.arrived(tosssim.OpConfirm, 1)
@@ -112,12 +124,17 @@ func TestS6b_AllConnectionsAreHeld(t *testing.T) {
 			if r, _ := w.row(o); r.Status != "PENDING" {
 				t.Errorf("it is %s before the connections were held", r.Status)
 			}
+			w.faults()
+			if realTime() {
+				time.Sleep(6 * time.Second)
+			}
+			eventually(t, "the commit has waited in vain", func() bool {
+				return in.number(`paymentd_db_acquire_timeouts_total{pool="request"}`) > 0
+			})
+			wake()
 			answered().want(t, 200, "PAID")
 			for _, sleeper := range sleepers {
 				sleeper().want(t, 200, "PAID")
-			}
-			if n := in.number(`paymentd_db_acquire_timeouts_total{pool="request"}`); n == 0 {
-				t.Error("the commit never waited in vain")
 			}
 			if e := w.entry(o); e.Cancels != 0 || e.Balance != 15000 {
 				t.Errorf("the simulator has %+v", e)

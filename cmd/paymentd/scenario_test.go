@@ -14,9 +14,6 @@ import (
 	"paymentd/internal/tosssim"
 )
 
-// Scenarios that fire volleys and count within time-outs (S2, S3, S5 under load) do not run in parallel: they would
-// measure each other.
-
 // realTime makes the scenarios run with the time-outs and windows of the reports that they come from.
 func realTime() bool { return os.Getenv("PAYMENTD_TEST_REAL_TIME") == "1" }
 
@@ -35,6 +32,8 @@ func (w *world) scenario(name string, always []string, quick ...string) *instanc
 	set, _ := profile(w.t, name)
 	if realTime() {
 		quick = []string{"PAYMENTD_RECOVERY_DUE_EVERY=5s", "PAYMENTD_LOOKUP_RATE=10/s"}
+	} else {
+		quick = slices.Concat(patient, []string{"PAYMENTD_RESEND_WITHIN=20m"}, quick) // more than such a lease
 	}
 	return w.start(slices.Concat(set, quick, always)...)
 }
@@ -138,10 +137,10 @@ func (w *world) equal(what string, got, want int) {
 	}
 }
 
-// awaits waits at most so long for a condition; in a quick run a busy machine gets more.
+// awaits waits at most so long for a condition, and 90 s at least: a busy machine may take them.
 func awaits(t testing.TB, what string, most time.Duration, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(max(most, 30*time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(max(most, 90*time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
 		}

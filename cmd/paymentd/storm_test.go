@@ -57,7 +57,7 @@ func TestStorm(t *testing.T) {
 	n := seed(t)
 	rng := rand.New(rand.NewPCG(n, 1))
 	w := newWorldOn(t, devdb.New(t, migrated()), tosssim.Options{Seed: n},
-		append(quick, "PAYMENTD_RETRY_MAX=1", "PAYMENTD_BREAKER_OPEN_FOR=300ms", "PAYMENTD_ANSWER_WITHIN=2s")...)
+		append(brief, "PAYMENTD_RETRY_MAX=1", "PAYMENTD_BREAKER_OPEN_FOR=300ms", "PAYMENTD_ANSWER_WITHIN=2s")...)
 	ins := []*instance{w.start(), w.start("PAYMENTD_ON_UNAVAILABLE=pending")}
 	w.faults(stormFaults()...)
 	calls := stormCalls(rng)

@@ -29,7 +29,7 @@ var atRest = []string{"PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVER
 func (w *world) syncs(args ...string) (stdout, stderr string, err error) {
 	w.t.Helper()
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(w.t.(*testing.T).Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.(*testing.T).Context(), 2*time.Minute)
 	defer cancel()
 	err = syncTo(ctx, args, w.env(), streams{&out, &errs})
 	return out.String(), errs.String(), err
@@ -85,11 +85,11 @@ func TestSyncCommandStops(t *testing.T) {
 		in.doubt("stop")
 	}
 	in.stop()
-	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Latency: tosssim.Fixed(700 * time.Millisecond)})
+	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Hold: true})
 	begun := w.toss.Counters().Ops[tosssim.OpLookup].Calls
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	go func() { w.arrived(tosssim.OpLookup, begun+2); interrupt() }()
+	go func() { w.arrived(tosssim.OpLookup, begun+2); interrupt(); w.faults() }()
 	var out bytes.Buffer
 	err := syncTo(ctx, nil, w.env(), streams{&out, &out})
 	if err == nil || !strings.Contains(err.Error(), "stopped after") {

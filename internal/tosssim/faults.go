@@ -43,6 +43,9 @@ type Fault struct {
 	// Latency is how long Toss works. The idempotency key and the payment are busy meanwhile, and the work is done
 	// at its end even when the client has gone.
 	Latency Latency `json:"latency,omitzero"`
+	// Hold goes on with the latency until the rules are replaced; rules that are added replace none. What must happen
+	// before the work is done then does, however slow the machine is.
+	Hold bool `json:"hold,omitempty"`
 	// Hang never answers. Without Work "do" Toss has not even seen the request.
 	Hang bool `json:"hang,omitempty"`
 	// Drop closes the connection by RST "before" or "after" the work.
@@ -128,10 +131,13 @@ type rule struct {
 	hits                atomic.Int64
 }
 
-type ruleSet struct{ rules []*rule }
+type ruleSet struct {
+	rules    []*rule
+	replaced chan struct{} // closed when they are; rules that were added share it
+}
 
 func compile(faults []Fault, codes map[string]*apiError) (*ruleSet, error) {
-	set := &ruleSet{}
+	set := &ruleSet{replaced: make(chan struct{})}
 	var errs []error
 	for i, f := range faults {
 		r, err := compileOne(f, codes)
@@ -252,7 +258,8 @@ func (f Fault) checkTogether() error {
 // effect is what the rules do to one call.
 type effect struct {
 	wait time.Duration
-	rule *rule // nil: nothing but waiting
+	held <-chan struct{} // nil: no longer than wait
+	rule *rule           // nil: nothing but waiting
 }
 
 func (s *Simulator) effect(c *call) effect {
@@ -268,6 +275,9 @@ func (s *Simulator) effect(c *call) effect {
 		}
 		if l := r.Latency; l.Max > 0 {
 			e.wait += time.Duration(float64(l.Min) + s.dice.roll()*float64(l.Max-l.Min))
+		}
+		if r.Hold {
+			e.held = set.replaced
 		}
 		if acts {
 			e.rule, c.fault = r, r.name()
@@ -319,7 +329,7 @@ func (s *Simulator) SetFaults(faults ...Fault) error {
 	if err != nil {
 		return err
 	}
-	s.rules.Store(set)
+	s.replace(set)
 	return nil
 }
 
@@ -331,7 +341,7 @@ func (s *Simulator) AddFaults(faults ...Fault) error {
 	}
 	for {
 		old := s.rules.Load()
-		set := &ruleSet{rules: append(append([]*rule{}, old.rules...), more.rules...)}
+		set := &ruleSet{rules: append(append([]*rule{}, old.rules...), more.rules...), replaced: old.replaced}
 		if s.rules.CompareAndSwap(old, set) {
 			return nil
 		}
@@ -339,7 +349,14 @@ func (s *Simulator) AddFaults(faults ...Fault) error {
 }
 
 // ClearFaults removes all rules; calls already hit go on as they were told.
-func (s *Simulator) ClearFaults() { s.rules.Store(&ruleSet{}) }
+func (s *Simulator) ClearFaults() { s.replace(&ruleSet{replaced: make(chan struct{})}) }
+
+// replace lets go on what the rules hold that are in force.
+func (s *Simulator) replace(set *ruleSet) {
+	if old := s.rules.Swap(set); old != nil {
+		close(old.replaced)
+	}
+}
 
 // FaultState is a rule in force and how often it hit.
 type FaultState struct {

@@ -295,3 +295,41 @@ func TestRude(t *testing.T) {
 		t.Errorf("good answers: want about 520, got %v", answers)
 	}
 }
+
+// TestHold: what is held goes on when the rules are replaced, and not when some are added.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t,
+		tosssim.Fault{Op: tosssim.OpConfirm, PaymentKey: "test_late", Late: 1, Hold: true},
+		tosssim.Fault{Op: tosssim.OpConfirm, Hold: true, Drop: tosssim.DropAfter, Next: 1},
+		tosssim.Fault{Op: tosssim.OpLookup, Hold: true})
+	ctx, hangUp := context.WithCancel(t.Context())
+	late, dropped, looked := make(chan bool), make(chan result), make(chan result)
+	go func() {
+		b.hangUpWith(ctx, `{"paymentKey":"test_late","orderId":"order-1","amount":15000}`)
+		close(late)
+	}()
+	b.calls(tosssim.OpConfirm, 1, 1)
+	go func() { dropped <- b.confirm("test_a", "") }()
+	b.calls(tosssim.OpConfirm, 2, 2)
+	go func() { looked <- b.lookup("test_a") }()
+	b.calls(tosssim.OpLookup, 1, 1)
+	if err := b.sim.AddFaults(tosssim.Fault{Op: tosssim.OpCancel, Status: 500}); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.sim.Counters().Total.Running; n != 3 || b.sim.Ledger().Approvals != 0 {
+		t.Errorf("before the rules are replaced %d run, with %d approvals", n, b.sim.Ledger().Approvals)
+	}
+	b.sim.ClearFaults()
+	if r := <-dropped; !errors.Is(r.err, syscall.ECONNRESET) {
+		t.Errorf("want a reset, got %d %v", r.status, r.err)
+	}
+	if r := <-looked; r.status != 200 && r.status != 404 { // it may come before the approval
+		t.Errorf("the lookup is answered %d %v", r.status, r.err)
+	}
+	if err := b.sim.Await(t.Context(), func(tosssim.Counters) bool { return b.sim.Ledger().Approvals == 2 }); err != nil {
+		t.Error(err)
+	}
+	hangUp()
+	<-late
+}

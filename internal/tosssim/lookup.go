@@ -12,18 +12,9 @@ func (s *Simulator) read(c *call, find func(now int64) reply) {
 	_, _ = c.body()
 	e := s.effect(c)
 	c.start()
-	if e.wait > 0 {
-		t := time.NewTimer(e.wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-c.r.Context().Done():
-			c.reset()
-			return
-		case <-s.stop:
-			c.reset()
-			return
-		}
+	if !s.wait(e, c.r.Context().Done()) {
+		c.reset()
+		return
 	}
 	if code := c.testCode(); code != nil {
 		s.deliver(c, e, reply{answer: answer{err: code}})

@@ -45,7 +45,7 @@ type job struct {
 func (s *Simulator) post(c *call, w work) {
 	e := s.effect(c)
 	if r := e.rule; r != nil && !r.work && !r.cached && r.Late == 0 {
-		if c.start(); s.sleep(e.wait) {
+		if c.start(); s.wait(e, nil) {
 			s.deliver(c, e, reply{})
 		} else {
 			c.reset()
@@ -59,13 +59,15 @@ func (s *Simulator) post(c *call, w work) {
 	c.start()
 	if e.rule != nil && e.rule.Late > 0 {
 		time.AfterFunc(e.wait+time.Duration(e.rule.Late), func() {
-			j.end()
-			j.st.journal.touch()
+			if s.wait(effect{held: e.held}, nil) {
+				j.end()
+				j.st.journal.touch()
+			}
 		})
 		s.deliver(c, e, reply{})
 		return
 	}
-	if !s.sleep(e.wait) {
+	if !s.wait(e, nil) { // it does not look at the client, as Toss does not either
 		c.reset()
 		return
 	}

@@ -175,19 +175,29 @@ func (s *Simulator) Now() time.Time { return time.Unix(0, s.now()) }
 
 func (s *Simulator) now() int64 { return time.Now().UnixNano() + s.offset.Load() }
 
-// sleep waits d unless the simulator closes first; it does not look at the client, as Toss does not either.
-func (s *Simulator) sleep(d time.Duration) bool {
-	if d <= 0 {
+// wait is how long Toss works, unless the simulator closes first or gone does.
+func (s *Simulator) wait(e effect, gone <-chan struct{}) bool {
+	if e.wait > 0 {
+		t := time.NewTimer(e.wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-gone:
+			return false
+		case <-s.stop:
+			return false
+		}
+	}
+	if e.held == nil {
 		return true
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-e.held:
 		return true
+	case <-gone:
 	case <-s.stop:
-		return false
 	}
+	return false
 }
 
 // Handler is the public API of Toss under /v1.
