@@ -201,7 +201,7 @@ func TestKilled(t *testing.T) {
 	}
 	select {
 	case <-up:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		t.Error("not up")
 	}
 	if got := len(leftRunning(t, data)); got < 3 {
@@ -211,7 +211,7 @@ func TestKilled(t *testing.T) {
 	cmd.Wait()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(20 * time.Second); len(leftRunning(t, data)) > 0; {
+	for deadline := time.After(time.Minute); len(leftRunning(t, data)) > 0; {
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -145,7 +145,7 @@ func TestTrap19_CancelUnheard(t *testing.T) {
 func TestAbandon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sensitive...)
-	in := w.start("PAYMENTD_ON_UNAVAILABLE=pending", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
+	in := w.start(append(asleep, "PAYMENTD_ON_UNAVAILABLE=pending")...)
 	w.listen(false)
 	o := newOrder("abandon")
 	in.confirm(o).want(t, 202, "PENDING")

@@ -179,7 +179,7 @@ func TestHistory(t *testing.T) {
 func TestSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "PAYMENTD_RETRY_MAX=0")
-	in := w.start("PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1h")
+	in := w.start("PAYMENTD_RESEND_WITHIN=0", "PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h")
 	left := []order{in.doubt("left"), in.doubt("left")}
 	one := fmt.Sprintf(`"orderIds":[%q]`, left[0].id)
 

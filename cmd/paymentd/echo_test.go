@@ -62,7 +62,7 @@ func TestEchoingGateway(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, quick...)
 			// The confirm looks up by itself; recovery would still be at it when the test ends.
-			in := w.start("PAYMENTD_TOSS_URL="+echo(t, parrot), "PAYMENTD_RECOVERY_DUE_EVERY=2h", "PAYMENTD_RECOVERY_EVERY=2h")
+			in := w.start("PAYMENTD_TOSS_URL="+echo(t, parrot), "PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h")
 			o := newOrder("echo")
 			a := in.confirm(o).want(t, 202, "PENDING")
 			if !strings.Contains(w.log.String(), `"op":"lookup"`) {

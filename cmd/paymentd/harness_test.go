@@ -267,9 +267,15 @@ func (in *instance) call(method, url, key, body string) answer {
 	return a
 }
 
-// call is safe outside the test's goroutine.
+// call is safe outside the test's goroutine. A server that stands still for 5 s takes the headers of a request that came
+// before for late, and hangs up on it unseen: it is sent again.
 func call(method, url, key, body string) (a answer, err error) {
-	return callUntil(context.Background(), method, url, key, body)
+	begin := time.Now()
+	a, err = callUntil(context.Background(), method, url, key, body)
+	if errors.Is(err, io.EOF) && time.Since(begin) > 4*time.Second {
+		return callUntil(context.Background(), method, url, key, body)
+	}
+	return a, err
 }
 
 // callUntil hangs up when the context ends.

@@ -38,7 +38,7 @@ func TestInstancesShareASweep(t *testing.T) {
 	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Hold: true}) // until a second one has come: each looks at one at a time
 	instances := make([]*instance, 3)
 	for i := range instances {
-		instances[i] = w.start("PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=1s", "PAYMENTD_RESEND_WITHIN=21h")
+		instances[i] = w.start("PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1s", "PAYMENTD_RESEND_WITHIN=2100h")
 	}
 	w.arrived(tosssim.OpLookup, int64(before+2))
 	w.faults()

@@ -124,7 +124,7 @@ func TestOutagePending(t *testing.T) {
 func TestHangOpensTheBreaker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sensitive...)
-	in := w.start("PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=15s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
+	in := w.start("PAYMENTD_ANSWER_WITHIN=10s", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_BREAKER_OPEN_FOR=5m")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true})
 	orders := []order{newOrder("hung"), newOrder("hung"), newOrder("hung")}
 	storm(t, len(orders), func(i int) (answer, error) {
@@ -243,7 +243,7 @@ func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=3s",
-		"PAYMENTD_RECOVERY_DUE_EVERY=1h")
+		"PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h")
 	release := w.hold()
 	first := in.confirmLater(newOrder("first"))
 	in.allLent()

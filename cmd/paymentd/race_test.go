@@ -97,7 +97,7 @@ func TestTrap17_TheSweepReadsState(t *testing.T) {
 		}
 	}
 	in.stop()
-	w.start("PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=500ms", "PAYMENTD_RESEND_WITHIN=0")
+	w.start("PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=500ms", "PAYMENTD_RESEND_WITHIN=0")
 	for i, k := range kinds {
 		if k.want == "returned" {
 			eventually(t, k.name+": given back", func() bool { r, _ := w.row(orders[i]); return !r.Holds && !r.Due && w.entry(orders[i]).Balance == 0 })

@@ -13,7 +13,7 @@ var silent = tosssim.Fault{Op: tosssim.OpConfirm, Hang: true}
 // s2Quick keeps the shape of S2: callers are answered long before the time-out of the gateway. The breaker stays open
 // until the test has seen what it refuses, however busy the machine is.
 var s2Quick = []string{
-	"PAYMENTD_TOSS_CONFIRM_TIMEOUT=15s", "PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_BREAKER_OPEN_FOR=5m",
+	"PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_ANSWER_WITHIN=10s", "PAYMENTD_BREAKER_OPEN_FOR=5m",
 }
 
 // TestScenarioS2a: no breaker, 50 callers at once, the gateway is silent. Nobody waits longer than ANSWER_WITHIN, and
@@ -22,7 +22,8 @@ func TestScenarioS2a(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.scenario("fail-fast", []string{"PAYMENTD_BREAKER_WINDOW=0"}, s2Quick...)
-	const timeout, within = 15 * time.Second, 10 * time.Second
+	const within = 10 * time.Second
+	timeout := either(30*time.Second, 15*time.Second)
 	w.faults(silent)
 	orders := newOrders("s2a", 50)
 	answered := make(chan []reply, 1)
@@ -69,7 +70,7 @@ func TestScenarioS2b(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.scenario("fail-fast", nil, s2Quick...)
-	const timeout = 15 * time.Second
+	timeout := either(30*time.Second, 15*time.Second)
 	w.faults(silent)
 	orders := newOrders("s2b", 20)
 	first := in.volley(orders)

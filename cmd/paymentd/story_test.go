@@ -131,13 +131,14 @@ func storm(t *testing.T, n int, do func(i int) (answer, error)) (answers []answe
 // TestRequestEvent: one line tells a confirm whole, and one more what became of it when its caller could not wait.
 func TestRequestEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "PAYMENTD_ANSWER_WITHIN=1s")
+	w := newWorld(t)
 	in := w.start()
 	o := newOrder("event")
 	in.confirm(o).want(t, 200, "PAID")
 	late := newOrder("late")
-	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(1500 * time.Millisecond)})
-	in.confirm(late).want(t, 202, "PENDING")
+	w.holds()
+	w.start("PAYMENTD_ANSWER_WITHIN=1s").confirm(late).want(t, 202, "PENDING")
+	w.faults()
 	w.becomes(late, "PAID")
 
 	event := w.logged(t, "request", o)

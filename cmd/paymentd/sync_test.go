@@ -22,7 +22,7 @@ func (in *instance) doubt(name string) order {
 }
 
 // atRest are settings of an instance whose loops do nothing for the length of a test.
-var atRest = []string{"PAYMENTD_RECOVERY_DUE_EVERY=10h", "PAYMENTD_RECOVERY_EVERY=10h", "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RESEND_WITHIN=21h",
+var atRest = []string{"PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h", "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RESEND_WITHIN=2100h",
 	"PAYMENTD_BREAKER_WINDOW=0"}
 
 // syncs runs the command beside whatever else runs.

@@ -32,7 +32,7 @@ func (w *world) confirmedBySomebody(o order) {
 // that, and that the gateway then declines.
 func (w *world) toldThenKilled() order {
 	w.t.Helper()
-	a := w.spawn("PAYMENTD_ANSWER_WITHIN=300ms", "PAYMENTD_RECOVERY_DUE_EVERY=2h")
+	a := w.spawn("PAYMENTD_ANSWER_WITHIN=300ms", "PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true, Next: 1}, tosssim.Fault{Op: tosssim.OpConfirm, Code: "INVALID_PASSWORD"})
 	o := newOrder("told")
 	a.confirm(o).want(w.t, 202, "PENDING")
@@ -65,7 +65,7 @@ func TestToldThenTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, append(quick, "PAYMENTD_RESEND_WITHIN=0")...)
 	o := w.toldThenKilled()
-	b := w.start("PAYMENTD_ANSWER_WITHIN=20s", "PAYMENTD_RECOVERY_DUE_EVERY=2h")
+	b := w.start("PAYMENTD_ANSWER_WITHIN=20s", "PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h")
 	b.confirm(o).want(t, 402, "declined")
 	w.hearsOfTheFailure(o)
 }

@@ -158,7 +158,7 @@ func TestLimits(t *testing.T) {
 func TestSpareTheDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=20s", "PAYMENTD_RECOVERY_DUE_EVERY=1h",
+	in := w.start("PAYMENTD_DB_MAX_CONNS=1", "PAYMENTD_DB_ACQUIRE_TIMEOUT=20s", "PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h",
 		"PAYMENTD_ANSWER_WITHIN=30s")
 	const n = 12
 	w.holds()

@@ -18,13 +18,18 @@ import (
 func (in *instance) webhook(h tosssim.Webhook) int {
 	in.t.Helper()
 	h.URL = in.url + "/webhooks/toss"
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	d, err := in.toss.SendWebhook(ctx, h)
-	if err != nil {
-		in.t.Fatal(err)
+	for {
+		begin := time.Now()
+		d, err := in.toss.SendWebhook(context.Background(), h)
+		// Toss sends again what took too long; a machine that stands still makes it.
+		if late := time.Since(begin) > 7*time.Second; late && (err != nil || d.Status == http.StatusServiceUnavailable) {
+			continue
+		}
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		return d.Status
 	}
-	return d.Status
 }
 
 // hint is a webhook of anybody's making.
@@ -63,7 +68,7 @@ func (o order) says(status string) string {
 func (w *world) lookups() int64 { return w.toss.Counters().Ops[tosssim.OpLookup].Calls }
 
 // idle are settings under which nothing but webhooks settles a doubt.
-var idle = []string{"PAYMENTD_RECOVERY_DUE_EVERY=1h"}
+var idle = asleep
 
 // inDoubt is a payment that Toss approved without our knowing.
 func (in *instance) inDoubt(kind string) order {
@@ -174,7 +179,7 @@ func TestTrap16_WebhookBeforeTheAnswer(t *testing.T) {
 func TestWebhookAfterADeadConfirm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, quick...)
-	a := w.spawn("PAYMENTD_RECOVERY_DUE_EVERY=2h", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")
+	a := w.spawn("PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true, Work: tosssim.WorkDo})
 	o := newOrder("dead")
 	go func() { _, _ = call(http.MethodPost, a.url+"/payments/confirm", checkoutSecret, o.json()) }()
@@ -281,7 +286,7 @@ func TestOrphanApproval(t *testing.T) {
 func TestWebhookOfAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, idle...)
-	in := w.start("PAYMENTD_RECOVERY_DUE_EVERY=1h")
+	in := w.start()
 	o := in.inDoubt("attempt")
 	other := order{key: o.key + "9", id: o.id}
 	if a := in.hint("whtrans_both", other.says("DONE")); a.status != 200 {

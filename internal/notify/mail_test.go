@@ -191,7 +191,7 @@ func TestMailAnswers(t *testing.T) {
 			s := newMailServer(t, test.change)
 			m := newMail(t, s, "smtp://HOST")
 			for i, want := range test.want {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				if strings.Contains(want, "deadline") {
 					cancel()
 					ctx, cancel = context.WithTimeout(t.Context(), within)
@@ -260,7 +260,7 @@ func TestMailRudeServers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			m := newMail(t, raw(t, test.talk), "smtp://HOST")
-			patience := 10 * time.Second
+			patience := time.Minute
 			if strings.Contains(test.want, "deadline") {
 				patience = within
 			}
@@ -271,7 +271,7 @@ func TestMailRudeServers(t *testing.T) {
 			if !strings.HasPrefix(fmt.Sprint(err), test.want) || strings.Contains(fmt.Sprint(err), "someone@") {
 				t.Errorf("error %v, want %q", err, test.want)
 			}
-			if took := time.Since(start); took > 8*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})

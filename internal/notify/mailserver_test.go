@@ -199,4 +199,4 @@ func read(t *testing.T, raw string) *mail.Message {
 }
 
 // within is what a test gives a server that hangs.
-const within = time.Second
+const within = 3 * time.Second

@@ -254,14 +254,18 @@ func TestWebhookTrickles(t *testing.T) {
 				}
 			})
 			w := newWebhook(t, WebhookOptions{URL: "http://" + s.address, AllowPrivate: true})
-			ctx, cancel := context.WithTimeout(t.Context(), within)
+			patience := 10 * time.Second // and as long does the body take
+			if strings.Contains(test.want, "deadline") {
+				patience = within
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			start := time.Now()
 			err := w.Send(ctx, notice())
 			if diff := cmp.Diff(test.want, fmt.Sprint(err)); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})
@@ -350,7 +354,7 @@ func TestPoolOverSockets(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	w := newWebhook(t, WebhookOptions{URL: r.url, AllowPrivate: true})
-	b := setup(t, Options{Webhook: w, SendTimeout: 200 * time.Millisecond})
+	b := setup(t, Options{Webhook: w, SendTimeout: 3 * time.Second})
 	for range 3 {
 		b.queue.add(payment.NoticePaid, paid("order-1"))
 	}

@@ -104,7 +104,7 @@ func TestAgainstSimulator(t *testing.T) {
 			t.Parallel()
 			w := against(t, func(o *Options) {
 				if tt.fault.Hang {
-					o.ConfirmTimeout = 200 * time.Millisecond
+					o.ConfirmTimeout = 3 * time.Second
 				}
 			})
 			if tt.fault.Next > 0 || tt.fault.Patch != nil {
@@ -231,7 +231,7 @@ func TestLookupAndCancelAgainstSimulator(t *testing.T) {
 // TestBusy: while one confirm runs, the same key and another key are told apart.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	w := against(t, nil, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(2 * time.Second), Next: 1})
+	w := against(t, nil, tosssim.Fault{Op: tosssim.OpConfirm, Hold: true, Next: 1})
 	var wg sync.WaitGroup
 	wg.Go(func() { w.confirm(t, "test_1") })
 	err := w.sim.Await(t.Context(), func(c tosssim.Counters) bool { return c.Ops[tosssim.OpConfirm].Running == 1 })
@@ -249,5 +249,6 @@ func TestBusy(t *testing.T) {
 			t.Errorf("other key, S008 %v: %+v", asS008, got)
 		}
 	}
+	w.sim.ClearFaults()
 	wg.Wait()
 }

@@ -135,7 +135,11 @@ func TestTransactionsFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := against(t, func(o *Options) { o.TransactionsTimeout = 300 * time.Millisecond })
+			w := against(t, func(o *Options) {
+				if o.TransactionsTimeout = time.Minute; tt.fault.Hang {
+					o.TransactionsTimeout = 3 * time.Second
+				}
+			})
 			w.confirm(t, "test_1")
 			if err := w.sim.SetFaults(tt.fault); err != nil {
 				t.Fatal(err)

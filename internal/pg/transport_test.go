@@ -99,7 +99,7 @@ func deafAddress(t *testing.T) string {
 	}
 	addr := fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
 	for range 16 {
-		conn, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+		conn, err := net.DialTimeout("tcp", addr, time.Second)
 		if err != nil {
 			return addr
 		}
@@ -146,7 +146,7 @@ func hasten(o *Options, want payment.Kind) {
 	case payment.KindNotConnected:
 		o.ConnectTimeout = min(o.ConnectTimeout, 150*time.Millisecond)
 	case payment.KindTimeout:
-		o.ConfirmTimeout = time.Second
+		o.ConfirmTimeout = 3 * time.Second
 	}
 }
 

@@ -112,7 +112,7 @@ func TestEndingOfRealFaults(t *testing.T) {
 	})
 	t.Run("statement time-out while waiting for a lock", func(t *testing.T) {
 		t.Parallel()
-		f := setup(t, func(o *Options) { o.StatementTimeout = 500 * time.Millisecond })
+		f := setup(t, func(o *Options) { o.StatementTimeout = 3 * time.Second })
 		e, err := f.blocked(t.Context(), f.reserved("a"), func(int) {})
 		if e != payment.NotApplied || !strings.Contains(err.Error(), "57014") {
 			t.Errorf("%s, %v", e, err)
@@ -178,7 +178,7 @@ func TestServerStopped(t *testing.T) {
 	db := devdb.Private(t, migration(), devdb.Options{})
 	f := setupOn(t, db)
 	p := f.reserved("a")
-	f.request.wait = 5 * time.Second
+	f.request.wait = 30 * time.Second
 	if err := db.Server.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}

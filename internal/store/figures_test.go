@@ -65,7 +65,7 @@ func TestFiguresAreKept(t *testing.T) {
 // and the alert on them see it.
 func TestLanesAreWatched(t *testing.T) {
 	t.Parallel()
-	f := setup(t, func(o *Options) { o.Merge, o.RequestConns, o.AcquireTimeout = true, 2, 300*time.Millisecond })
+	f := setup(t, func(o *Options) { o.Merge, o.RequestConns, o.AcquireTimeout = true, 2, 3*time.Second })
 	lock, err := f.side.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

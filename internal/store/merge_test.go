@@ -446,7 +446,7 @@ func (f *fixture) lockWaits() int {
 
 func (f *fixture) waitFor(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatal("waited in vain for " + what)
 		}

@@ -187,7 +187,7 @@ func TestFindNow(t *testing.T) {
 	if _, found, read := f.FindNow(t.Context(), "pk_a", ""); found || read {
 		t.Errorf("read %v through a lock", read)
 	}
-	if took := time.Since(start); took < findNowWait || took > 10*time.Second {
+	if took := time.Since(start); took < findNowWait || took > time.Minute {
 		t.Errorf("waited %s", took)
 	}
 	f.exec("ROLLBACK")

@@ -18,7 +18,7 @@ func TestStandbyGone(t *testing.T) {
 		t.Run(fmt.Sprint("merge ", merge), func(t *testing.T) {
 			t.Parallel()
 			db := devdb.Replicated(t, migration())
-			f := setupOn(t, db, func(o *Options) { o.StatementTimeout, o.Merge = time.Second, merge })
+			f := setupOn(t, db, func(o *Options) { o.StatementTimeout, o.Merge = 3*time.Second, merge })
 			p := f.reserved("a")
 			if err := db.Standby.Stop(); err != nil {
 				t.Fatal(err)

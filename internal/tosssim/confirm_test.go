@@ -183,7 +183,7 @@ func TestWhileTheFirstRuns(t *testing.T) {
 	for _, s008 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("S008 %v", s008), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(time.Second), Drop: tosssim.DropBefore, Next: 1})
+			b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(time.Millisecond), Hold: true, Drop: tosssim.DropBefore, Next: 1})
 			b.sim.Configure(func(s *tosssim.Settings) { s.BusyAsS008 = s008 })
 			if r := b.confirm("test_a", "k1"); r.err == nil {
 				t.Errorf("dropped: got an answer %+v", r)
@@ -199,6 +199,7 @@ func TestWhileTheFirstRuns(t *testing.T) {
 				b.want(busy, 400, "ALREADY_PROCESSING_REQUEST")
 			}
 			b.wantLedger("test_a", 0, 0, 0)
+			b.sim.ClearFaults()
 			if err := b.sim.Await(t.Context(), func(tosssim.Counters) bool { return b.sim.Ledger().Approvals == 1 }); err != nil {
 				t.Fatal(err)
 			}

@@ -149,7 +149,7 @@ func TestCallsAreRememberedWithinBounds(t *testing.T) {
 
 func TestResetForgetsWorkUnderWay(t *testing.T) {
 	t.Parallel()
-	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(200 * time.Millisecond), Next: 1})
+	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Hold: true, Next: 1})
 	done := make(chan result)
 	go func() { done <- b.confirm("test_a", "k") }()
 	b.calls(tosssim.OpConfirm, 1, 1)

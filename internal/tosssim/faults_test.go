@@ -95,7 +95,7 @@ func TestHungClientSeesAResetAtClose(t *testing.T) {
 
 func TestWorkGoesOnWithoutItsClient(t *testing.T) {
 	t.Parallel()
-	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(200 * time.Millisecond), Next: 1})
+	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Hold: true})
 	ctx, hangUp := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -105,19 +105,21 @@ func TestWorkGoesOnWithoutItsClient(t *testing.T) {
 	b.calls(tosssim.OpConfirm, 1, 1)
 	hangUp()
 	<-ended
+	b.sim.ClearFaults()
 	b.calls(tosssim.OpConfirm, 1, 0)
 	b.wantLedger("test_a", 1, 0, 15000)
 }
 
 func TestLateWork(t *testing.T) {
 	t.Parallel()
-	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(500 * time.Millisecond), Status: 502, Next: 1})
+	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, Late: tosssim.Duration(time.Millisecond), Hold: true, Status: 502})
 	r := b.confirm("test_a", "k")
 	b.want(r, 502, "")
 	if !strings.Contains(r.header.Get("Content-Type"), "html") {
 		t.Errorf("a proxy's answer: want HTML, got %s %s", r.header, r.raw)
 	}
 	b.wantLedger("test_a", 0, 0, 0)
+	b.sim.ClearFaults()
 	if err := b.sim.Await(t.Context(), func(tosssim.Counters) bool { return b.sim.Ledger().Approvals == 1 }); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +228,7 @@ func TestRateIsRepeatable(t *testing.T) {
 
 func TestSlowCallsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, PaymentKey: "test_slow*", Latency: tosssim.Fixed(500 * time.Millisecond)})
+	b := setup(t, tosssim.Fault{Op: tosssim.OpConfirm, PaymentKey: "test_slow*", Hold: true})
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() { b.want(b.confirm(fmt.Sprint("test_slow_", i), ""), 200, "") })
@@ -236,6 +238,7 @@ func TestSlowCallsDoNotBlockOthers(t *testing.T) {
 	if c := b.sim.Counters().Ops[tosssim.OpConfirm]; c.MaxRunning < 50 {
 		t.Errorf("most at once: want 50 or more, got %+v", c)
 	}
+	b.sim.ClearFaults()
 	wg.Wait()
 }
 

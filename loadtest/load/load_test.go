@@ -28,13 +28,18 @@ func TestRun(t *testing.T) {
 		fmt.Fprint(w, "{}")
 	}))
 	defer server.Close()
-	got, err := load.Run(t.Context(), load.Options{
-		Address: strings.TrimPrefix(server.URL, "http://"), Path: "/x", Secret: "key", Clients: 3,
-		Warm: 50 * time.Millisecond, For: 100 * time.Millisecond,
-		Body: func(b []byte, client, n int) []byte { return fmt.Appendf(b, `{"n":"%d-%d"}`, client, n) },
-	})
-	if err != nil {
-		t.Fatal(err)
+	var got load.Result
+	for round := 0; got.Statuses[http.StatusOK] == 0 && round < 20; round++ { // a machine may stand still for all of it
+		var err error
+		calls.Store(0)
+		got, err = load.Run(t.Context(), load.Options{
+			Address: strings.TrimPrefix(server.URL, "http://"), Path: "/x", Secret: "key", Clients: 3,
+			Warm: 50 * time.Millisecond, For: 100 * time.Millisecond,
+			Body: func(b []byte, client, n int) []byte { return fmt.Appendf(b, `{"n":"%d-%d-%d"}`, round, client, n) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := got.Only(http.StatusOK); err != nil {
 		t.Error(err)

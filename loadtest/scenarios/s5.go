@@ -20,7 +20,7 @@ func s5(ctx context.Context, p *play) error {
 	p.chart.XLabel, p.chart.YLabel, p.chart.Log = "seconds since the burst", "seconds until answered", true
 	// Three tokens for three trials, and no more within the part; recovery stays out of it.
 	bucket := []string{
-		setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1h"), setting("RECOVERY_EVERY", "10h"),
+		setting("RATE_LIMIT", "1/m"), setting("RATE_BURST", 3), setting("RECOVERY_DUE_EVERY", "1000h"), setting("RECOVERY_EVERY", "1000h"),
 		setting("RESEND_WITHIN", 0),
 	}
 	return p.inTurn(ctx,
