@@ -200,7 +200,7 @@ func TestScenarioS5Absorbed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// Recovery is another's, so that what the breaker counts is of these calls alone.
-	in := w.scenario("layered", asleep, "PAYMENTD_RETRY_DELAY=50ms")
+	in := w.scenario("layered", append(asleep, "PAYMENTD_RESEND_WITHIN=0"), "PAYMENTD_RETRY_DELAY=50ms")
 	c := tosssim.OpConfirm
 	orders := newOrders("s5absorbed", 3)
 	for i, f := range []tosssim.Fault{
