@@ -184,6 +184,7 @@ func (c *crash) confirms() { c.told = c.dead.confirmLater(c.o) }
 
 // holderIsDead lets the leases of the dead process run out at once: nobody is there to use them.
 func (c *crash) holderIsDead() {
+	c.ghosts()
 	c.exec(`UPDATE payments SET due_at = now() WHERE leased`)
 	c.exec(`UPDATE notices SET due_at = now() WHERE state = 'queued'`)
 }

@@ -378,6 +378,15 @@ func (w *world) hasten() {
 		SELECT id FROM payments WHERE due_at > now() AND due_at < 'infinity' AND NOT leased FOR UPDATE SKIP LOCKED)`)
 }
 
+// ghosts waits until the server has noticed the death of every paymentd: a statement that was on its way might still claim
+// a payment.
+func (w *world) ghosts() {
+	w.t.Helper()
+	eventually(w.t, "no session of the dead is left", func() bool {
+		return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'paymentd'`) == 0
+	})
+}
+
 // leaseEnds lets the lease of a holder that is dead, or has given up without a database, run out at once.
 func (w *world) leaseEnds(o order) {
 	w.t.Helper()

@@ -44,6 +44,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("what the dead process left: %+v", r)
 			}
 			w.faults()
+			w.ghosts()
 			w.leaseEnds(o)
 			next := w.spawn()
 			second := o

@@ -110,7 +110,7 @@ func TestChecksFind(t *testing.T) {
 	if err != nil || a.Status != 200 || a.PaymentStatus != "PAID" {
 		t.Fatal(a, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	if err := rig.Await(ctx, "the notices", func() bool { n, err := r.Unfinished(ctx); return err == nil && n == 0 }); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ const (
 	callers = 10
 	amount  = 15000
 	// healWithin is how long recovery has after the faults, leases and late work of the gateway included.
-	healWithin = 90 * time.Second
+	healWithin = 3 * time.Minute
 )
 
 // counts are what happened.

@@ -155,7 +155,11 @@ func (r *Rig) Close() error {
 func (r *Rig) Healthy(ctx context.Context) error {
 	r.Toss.ClearFaults()
 	r.Shop.Refuse(0)
-	return errors.Join(r.Toss.SetListening(true), r.Database.Restart(ctx))
+	err := r.Toss.SetListening(true)
+	if r.Session(ctx, `SELECT 1`) != nil { // a restart would cut off what is under way
+		err = errors.Join(err, r.Database.Restart(ctx))
+	}
+	return err
 }
 
 // Logs writes every instance's log, its earlier lives included, below dir.

@@ -57,6 +57,18 @@ func unlimited() []string {
 	return []string{setting("RATE_LIMIT", 0), setting("BULKHEAD", 0), setting("MEMBER_LIMIT", 0)}
 }
 
+// patient are time-outs of a short run, which may share a busy machine: what a part does not set does not run out.
+func patient() []string {
+	var set []string
+	for _, name := range []string{
+		"DB_ACQUIRE_TIMEOUT", "DB_STATEMENT_TIMEOUT", "TOSS_CONNECT_TIMEOUT", "TOSS_CONFIRM_TIMEOUT", "TOSS_LOOKUP_TIMEOUT",
+		"TOSS_CANCEL_TIMEOUT", "ANSWER_WITHIN", "COMMIT_WITHIN",
+	} {
+		set = append(set, setting(name, "30s"))
+	}
+	return append(set, setting("RESEND_WITHIN", "20m"))
+}
+
 // profile reads the settings of deploy/profiles/<name>.env, found from any folder of the module.
 func profile(name string) ([]string, error) {
 	dir, err := os.Getwd()
@@ -105,6 +117,9 @@ func (p *play) on(ctx context.Context, s system, part func(context.Context) erro
 			return err
 		}
 		settings = append(settings, set...)
+	}
+	if p.short() {
+		settings = append(settings, patient()...)
 	}
 	p.rig, err = rig.Start(ctx, rig.Options{Program: p.program, Settings: append(settings, s.settings...), Gateway: s.gateway, Database: s.database})
 	if err != nil {
@@ -179,6 +194,14 @@ func (p *play) settles(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin).Round(10 * time.Millisecond), err
 }
 
+// held lets confirms, which take a latency, wait at the gateway until release, however slow the machine is.
+func (p *play) held(latency time.Duration) (release func() error, err error) {
+	f := tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(latency), Hold: true}
+	err = p.rig.Toss.SetFaults(f)
+	f.Hold = false
+	return func() error { return p.rig.Toss.SetFaults(f) }, err
+}
+
 // invariants are those of every scenario: the gateway is well again, recovery works alone, and the books are right.
 func (p *play) invariants(ctx context.Context, s system) error {
 	if err := p.rig.Healthy(ctx); err != nil {
@@ -231,10 +254,10 @@ func (p *play) untold(ctx context.Context) (wrong []string, err error) {
 	return wrong, err
 }
 
-// awaits waits for an event; in a short run, which may share a busy machine, at least 30 s.
+// awaits waits for an event; in a short run, which may share a busy machine, at least 90 s.
 func (p *play) awaits(ctx context.Context, what string, most time.Duration, ok func() bool) error {
 	if p.short() {
-		most = max(most, 30*time.Second)
+		most = max(most, 90*time.Second)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not within %s", most))
 	defer cancel()

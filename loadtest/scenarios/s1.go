@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"paymentd/internal/devdb"
@@ -71,8 +72,25 @@ func (p *play) s1Play(ctx context.Context, kind string, volley func([]rig.Order)
 func (p *play) s1Ours(ctx context.Context, label string, perSecond int) error {
 	latency := s1Latency(p)
 	watched, watching := make(chan int, 1), make(chan struct{})
-	go func() { watched <- p.s1Watch(ctx, watching) }()
-	replies, begin := p.s1Play(ctx, "s1-"+label, func(wave []rig.Order) []reply { return p.volley(ctx, wave) })
+	var looks atomic.Int64
+	go func() { watched <- p.s1Watch(ctx, watching, &looks) }()
+	replies, begin := p.s1Play(ctx, "s1-"+label, func(wave []rig.Order) []reply {
+		if !p.short() {
+			return p.volley(ctx, wave)
+		}
+		release, err := p.held(latency)
+		all := make(chan []reply, 1)
+		seen := looks.Load()
+		go func() { all <- p.volley(ctx, wave) }()
+		if err == nil {
+			err = p.awaits(ctx, "a look at the whole wave", time.Minute, func() bool { return looks.Load() > seen })
+			err = errors.Join(err, release())
+		}
+		if err != nil {
+			p.broke("%v", err)
+		}
+		return <-all
+	})
 	close(watching)
 	inUse := <-watched
 	ok := only(replies, "200 PAID")
@@ -98,12 +116,11 @@ func (p *play) s1Ours(ctx context.Context, label string, perSecond int) error {
 
 // s1Watch looks at the pool whenever all callers of a wave are at the gateway, and returns the most connections that it
 // saw in use.
-func (p *play) s1Watch(ctx context.Context, quit <-chan struct{}) (most int) {
-	looks := 0
+func (p *play) s1Watch(ctx context.Context, quit <-chan struct{}, looks *atomic.Int64) (most int) {
 	for {
 		select {
 		case <-quit:
-			if looks == 0 {
+			if looks.Load() == 0 {
 				return -1 // never were all of a wave at the gateway
 			}
 			return most
@@ -115,8 +132,8 @@ func (p *play) s1Watch(ctx context.Context, quit <-chan struct{}) (most int) {
 		}
 		used := p.number(ctx, `paymentd_db_connections{pool="request",state="in_use"}`)
 		if after := p.at(tosssim.OpConfirm); after.Running == before.Running && after.Calls == before.Calls {
-			looks++
 			most = max(most, used)
+			looks.Add(1)
 		}
 	}
 }

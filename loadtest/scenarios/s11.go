@@ -35,16 +35,16 @@ func (p *play) s11(ctx context.Context) error {
 	begin := time.Since(p.begun)
 	both.Go(func() {
 		life, kill := context.WithCancel(ctx)
-		go func() {
-			_ = rig.Await(life, "a third of the run", func() bool { return int(done.Load()) >= len(first)/3 })
-			kill() // every connection of the run breaks, whatever waits for an answer
-		}()
-		killed = p.batch(life, first, &done)
+		killed = p.batch(life, first, func() {
+			if int(done.Add(1)) == len(first)/3 {
+				kill() // every connection of the run breaks, whatever waits for an answer
+			}
+		})
 		kill()
 		p.say("the first run is killed after %d answers, and starts again", done.Load())
-		again = p.batch(ctx, first, &atomic.Int64{})
+		again = p.batch(ctx, first, func() {})
 	})
-	both.Go(func() { other = p.batch(ctx, second, &atomic.Int64{}) })
+	both.Go(func() { other = p.batch(ctx, second, func() {}) })
 	both.Wait()
 	if _, err := p.settles(ctx); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (p *play) s11(ctx context.Context) error {
 const batchCallers = 10
 
 // batch confirms all in their order, until ctx ends.
-func (p *play) batch(ctx context.Context, all []rig.Order, done *atomic.Int64) []reply {
+func (p *play) batch(ctx context.Context, all []rig.Order, answered func()) []reply {
 	var mu sync.Mutex
 	var replies []reply
 	work := make(chan rig.Order)
@@ -92,7 +92,7 @@ func (p *play) batch(ctx context.Context, all []rig.Order, done *atomic.Int64) [
 				replies = append(replies, r)
 				mu.Unlock()
 				if r.err == nil {
-					done.Add(1)
+					answered()
 				}
 			}
 		})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -23,13 +24,13 @@ func s2(ctx context.Context, p *play) error {
 func (p *play) s2System(label string, more ...string) system {
 	return system{label: label, profile: "fail-fast", settings: slices.Concat(more, []string{
 		setting("TOSS_CONFIRM_TIMEOUT", p.s2Timeout()), setting("ANSWER_WITHIN", p.s2Within()),
-		setting("BREAKER_OPEN_FOR", p.time(30*time.Second, 8*time.Second)),
+		setting("BREAKER_OPEN_FOR", 30*time.Second),
 	}), gateway: tosssim.Options{Faults: []tosssim.Fault{{Op: tosssim.OpConfirm, Hang: true}}}}
 }
 
-func (p *play) s2Timeout() time.Duration { return p.time(15*time.Second, 4*time.Second) }
+func (p *play) s2Timeout() time.Duration { return 15 * time.Second }
 
-func (p *play) s2Within() time.Duration { return p.time(10*time.Second, time.Second) }
+func (p *play) s2Within() time.Duration { return p.time(10*time.Second, 5*time.Second) }
 
 // timedOut waits until n calls have ended without an answer and nobody works on their payments.
 func (p *play) timedOut(ctx context.Context, n int) error {
@@ -104,6 +105,11 @@ func (p *play) s2b(ctx context.Context) error {
 	p.equal("S2b: failures that opened it, of 20", "-", p.results(ctx, "failure"), 10)
 	p.rig.Toss.ClearFaults()
 	p.mark(time.Since(begin), "gateway back")
+	if p.short() { // nobody waits out how long it stays open
+		if err := errors.Join(p.force(ctx, "open"), p.force(ctx, "none")); err != nil {
+			return err
+		}
+	}
 	if err := p.closesAgain(ctx, "s2b-after", 35*time.Second); err != nil {
 		return err
 	}

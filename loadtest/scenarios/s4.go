@@ -29,7 +29,7 @@ func s4(ctx context.Context, p *play) error {
 	timeout := p.time(5*time.Second, 2*time.Second)
 	cases := []s4Case{
 		{"slow answer", tosssim.Fault{Hang: true, Work: tosssim.WorkDo}, "200 PAID"},
-		{"worked on after the time-out", tosssim.Fault{Late: tosssim.Duration(timeout + timeout/2)}, "202 PENDING"},
+		{"worked on after the time-out", tosssim.Fault{Late: tosssim.Duration(timeout + timeout/2), Hold: true}, "202 PENDING"},
 		{"reset after the work", tosssim.Fault{Drop: tosssim.DropAfter}, "200 PAID"},
 		{"5xx after the work", tosssim.Fault{Status: http.StatusBadGateway, Work: tosssim.WorkDo}, "200 PAID"},
 	}
@@ -96,18 +96,30 @@ func (p *play) s4Naive(ctx context.Context, c s4Case, all []rig.Order, timeout t
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, toss.Close()) }()
-	client := &http.Client{Timeout: timeout / 2, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	var callers sync.WaitGroup
 	for _, o := range all {
 		callers.Go(func() {
-			for range 3 {
-				if status, err := post(ctx, client, toss.URL()+"/v1/payments/confirm", o); err == nil && status == http.StatusOK {
+			for try := range 3 {
+				within, giveUp := context.WithCancel(ctx)
+				go func() { // its time-out begins when the gateway has the call
+					got := func(tosssim.Counters) bool {
+						return len(toss.CallsOf(tosssim.CallQuery{Op: tosssim.OpConfirm, PaymentKey: o.PaymentKey})) > try
+					}
+					if toss.Await(within, got) == nil {
+						time.AfterFunc(timeout/2, giveUp)
+					}
+				}()
+				status, err := post(within, client, toss.URL()+"/v1/payments/confirm", o)
+				giveUp()
+				if err == nil && status == http.StatusOK {
 					return
 				}
 			}
 		})
 	}
 	callers.Wait()
+	toss.ClearFaults()
 	approvals := func() int { return int(toss.Ledger().Approvals) }
 	// On a busy machine a try may time out before the gateway has it.
 	_ = p.awaits(ctx, "the naive client has charged", 2*timeout+5*time.Second, func() bool {

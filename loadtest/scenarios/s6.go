@@ -20,6 +20,9 @@ func s6(ctx context.Context, p *play) error {
 	for _, policy := range []string{"hold", "cancel"} {
 		parts = append(parts, func(ctx context.Context, p *play) error {
 			s := p.s6System("b "+policy, policy)
+			if p.short() {
+				s.settings = append(s.settings, setting("COMMIT_WITHIN", "30s"))
+			}
 			return p.on(ctx, s, func(ctx context.Context) error { return p.s6Held(ctx, s.label) })
 		}, func(ctx context.Context, p *play) error {
 			s := p.s6System("a "+policy, policy)
@@ -35,7 +38,7 @@ func (p *play) s6System(label, policy string) system {
 		settings: append(unlimited(),
 			setting("ON_COMMIT_FAILURE", policy), setting("COMMIT_WITHIN", p.s6CommitWithin()), setting("ANSWER_WITHIN", 10*time.Second),
 			setting("BREAKER_WINDOW", 0), setting("RATE_WAIT", 0), setting("RETRY_MAX", 0),
-			setting("TOSS_CONFIRM_TIMEOUT", p.time(15*time.Second, 3*time.Second)), setting("TOSS_CANCEL_TIMEOUT", p.time(15*time.Second, 1500*time.Millisecond)),
+			setting("TOSS_CONFIRM_TIMEOUT", 15*time.Second), setting("TOSS_CANCEL_TIMEOUT", p.time(15*time.Second, 1500*time.Millisecond)),
 			setting("TOSS_LOOKUP_TIMEOUT", p.time(5*time.Second, time.Second))),
 	}
 }
@@ -44,25 +47,37 @@ func (p *play) s6Latency() time.Duration { return p.time(3*time.Second, 1500*tim
 
 func (p *play) s6CommitWithin() time.Duration { return p.time(8*time.Second, 5*time.Second) }
 
-// s6Flight confirms s6Callers orders and returns when all are at the gateway; wait returns their answers.
+// s6Flight confirms s6Callers orders and returns when all are at the gateway; wait lets them be answered, and returns
+// their answers.
 func (p *play) s6Flight(ctx context.Context, kind string) (wait func() []reply, err error) {
+	release, err := p.held(p.s6Latency())
+	if err != nil {
+		return nil, err
+	}
 	before, done := p.at(tosssim.OpConfirm).Calls, make(chan []reply, 1)
 	go func() { done <- p.volley(ctx, orders(kind, s6Callers)) }()
 	err = p.awaits(ctx, "all are at the gateway", p.s6Latency(), func() bool { return p.at(tosssim.OpConfirm).Calls-before == s6Callers })
-	return func() []reply { return <-done }, err
+	return func() []reply {
+		if err := release(); err != nil {
+			p.broke("%v", err)
+		}
+		return <-done
+	}, err
 }
 
-// s6Held: all 10 connections are held by sleepers for 6 s at the moment of the commit.
+// s6Held: all 10 connections are held by sleepers at the moment of the commit, and for 3 s after it.
 func (p *play) s6Held(ctx context.Context, label string) error {
 	wait, err := p.s6Flight(ctx, "s6b")
 	if err != nil {
 		return err
 	}
 	var holders sync.WaitGroup
-	held, released := p.time(6*time.Second, 2*time.Second), make(chan struct{})
+	sleep, wake := context.WithCancel(ctx)
+	defer wake()
+	released := make(chan struct{})
 	holders.Go(func() {
 		defer close(released)
-		_ = p.rig.Session(ctx, `BEGIN`, `LOCK payments IN ACCESS EXCLUSIVE MODE`, fmt.Sprintf(`SELECT pg_sleep(%f)`, held.Seconds()))
+		_ = p.rig.Session(sleep, `BEGIN`, `LOCK payments IN ACCESS EXCLUSIVE MODE`, `SELECT pg_sleep(120)`)
 	})
 	for range 20 {
 		holders.Go(func() {
@@ -78,6 +93,10 @@ func (p *play) s6Held(ctx context.Context, label string) error {
 	}
 	err = p.awaits(ctx, "all connections sleep", p.s6Latency(), func() bool {
 		return p.number(ctx, `paymentd_db_connections{pool="request",state="in_use"}`) == 10
+	})
+	holders.Go(func() {
+		pause(ctx, p.time(3*time.Second, 2*time.Second)) // in which the commit waits
+		wake()
 	})
 	replies := wait()
 	holders.Wait()

