@@ -151,7 +151,7 @@ func TestLoggedTogether(t *testing.T) {
 		unknown := b.queue.add("payment.unheard", paid("order-1"))
 		b.run(t)
 		synctest.Wait()
-		if left, claims, finishes := b.queue.left(), b.queue.claimed(), b.queue.finishes; left != 1 || claims != 2 || finishes != 2 {
+		if left, claims, finishes := b.queue.left(), b.queue.claimed(), b.queue.finished(); left != 1 || claims != 2 || finishes != 2 {
 			t.Errorf("%d left, %d claims and %d finishes, want 1, 2 and 2", left, claims, finishes)
 		}
 		if err := b.stop(); err != nil {
@@ -179,7 +179,7 @@ func TestLoggedShareAWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if left, finishes, hands := b.queue.left(), b.queue.finishes, len(b.pool.hands); left != 1 || finishes != 1 || hands != 1 {
+		if left, finishes, hands := b.queue.left(), b.queue.finished(), len(b.pool.hands); left != 1 || finishes != 1 || hands != 1 {
 			t.Errorf("%d left after %d finishes, %d workers busy, want 1 each", left, finishes, hands)
 		}
 		if err := b.pool.drain(); err != nil {

@@ -116,6 +116,12 @@ func (q *outbox) stateOf(r *row) payment.NoticeState {
 	return r.state
 }
 
+func (q *outbox) finished() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.finishes
+}
+
 // claimed counts the claims.
 func (q *outbox) claimed() int {
 	q.mu.Lock()

@@ -2,28 +2,71 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"paymentd/loadtest/rig"
 )
 
-// TestBench runs everything once, far too short to mean anything.
+// TestBench runs everything once, far too short to mean anything. On a machine that stands still a measurement may have
+// seen nothing, or found no connection in time: then once more.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	if testing.Short() && os.Getenv("PAYMENTD_REQUIRE_DB") != "1" {
 		t.Skip("needs PostgreSQL; -short")
 	}
+	program, err := rig.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stood := standstill(t)
+	for tries := 1; ; tries++ {
+		problems := bench1(t, program)
+		longest, all := stood(), strings.Join(problems, "\n")
+		if len(problems) > 0 && tries < 4 && (longest > time.Second || strings.Contains(all, "PerSecond:0 ")) {
+			t.Logf("the machine stood still for %s: %s", longest, all)
+			continue
+		}
+		for _, p := range problems {
+			t.Error(p)
+		}
+		return
+	}
+}
+
+// standstill watches how long this process does not run at a time; the returned function tells the longest since it was
+// called before.
+func standstill(t *testing.T) (longest func() time.Duration) {
+	t.Helper()
+	var most atomic.Int64
+	go func() {
+		for last := time.Now(); t.Context().Err() == nil; last = time.Now() {
+			time.Sleep(10 * time.Millisecond)
+			most.Store(max(most.Load(), int64(time.Since(last))))
+		}
+	}()
+	return func() time.Duration { return time.Duration(most.Swap(0)) }
+}
+
+// bench1 is one run, and what is wrong with it.
+func bench1(t *testing.T, program string) (problems []string) {
+	t.Helper()
 	path, profiles := filepath.Join(t.TempDir(), "results", "bench.json"), t.TempDir()
 	var out strings.Builder
 	err := run(t.Context(), []string{
 		"--rounds", "1", "--seconds", "0.3", "--clients", "1,8", "--sweep", "5,20", "--gateway", "50ms", "--json", path, "--profile", profiles,
+		"--paymentd", program,
 	}, &out)
 	t.Log(out.String())
 	if err != nil {
-		t.Fatal(err)
+		return []string{err.Error()}
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -33,45 +76,45 @@ func TestBench(t *testing.T) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatal(err)
 	}
-	checkCeiling(t, r.Ceiling)
-	checkSweep(t, r.Sweep)
+	problems = append(checkCeiling(r.Ceiling), checkSweep(r.Sweep)...)
 	if files, err := filepath.Glob(filepath.Join(profiles, "*.pprof")); len(files) != 6 {
-		t.Errorf("profiles %v: %v", files, err)
+		problems = append(problems, fmt.Sprintf("profiles %v: %v", files, err))
 	}
+	return problems
 }
 
-func checkCeiling(t *testing.T, rounds []round) {
-	t.Helper()
+func checkCeiling(rounds []round) (problems []string) {
 	if len(rounds) != 1 || len(rounds[0].Cells) != 4 {
-		t.Fatalf("%d rounds of S9", len(rounds))
+		return []string{fmt.Sprintf("%d rounds of S9", len(rounds))}
 	}
 	for _, c := range rounds[0].Cells {
 		if c.PerSecond <= 0 || c.P50 <= 0 || c.P50 > c.P99 || c.Own <= 0 || c.Own > c.P99 || c.CPU <= 0 || c.CPU > 1 || c.Allocations < 50 {
-			t.Errorf("impossible: %+v", c)
+			problems = append(problems, fmt.Sprintf("impossible: %+v", c))
 		}
 		if rounds[0].Own > 0 && (c.OwnRatio <= 0 || c.BareRatio <= 0) {
-			t.Errorf("no ratios: %+v", c)
+			problems = append(problems, fmt.Sprintf("no ratios: %+v", c))
 		}
 	}
+	return problems
 }
 
-func checkSweep(t *testing.T, s sweep) {
-	t.Helper()
+func checkSweep(s sweep) (problems []string) {
 	want := map[string]string{"confirm": "200", "refusal": "503", "replay": "200"}
 	if len(s.Steps) != 6 {
-		t.Fatalf("%d steps of S8", len(s.Steps))
+		return []string{fmt.Sprintf("%d steps of S8", len(s.Steps))}
 	}
 	for _, step := range s.Steps {
 		if step.Statuses[want[step.Kind]] == 0 || step.PerSecond <= 0 || step.P50 > step.P99 {
-			t.Errorf("impossible: %+v", step)
+			problems = append(problems, fmt.Sprintf("impossible: %+v", step))
 		}
 		if step.Kind == "confirm" && (step.P50 < 50 || step.PerSecond > step.Ideal) {
-			t.Errorf("faster than the gateway: %+v", step)
+			problems = append(problems, fmt.Sprintf("faster than the gateway: %+v", step))
 		}
 	}
 	if s.Memory.Waiting != 20 || s.Memory.Live <= 0 {
-		t.Errorf("impossible: %+v", s.Memory)
+		problems = append(problems, fmt.Sprintf("impossible: %+v", s.Memory))
 	}
+	return problems
 }
 
 func TestParseRefuses(t *testing.T) {

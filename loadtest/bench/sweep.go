@@ -187,8 +187,7 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 	if _, err := load.Run(ctx, o); err != nil {
 		return m, err
 	}
-	hold := min(8*time.Second, 2*time.Second+time.Duration(clients)*2*time.Millisecond) // less than ANSWER_WITHIN
-	if err := b.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(hold)}); err != nil {
+	if err := b.rig.Toss.SetFaults(tosssim.Fault{Op: tosssim.OpConfirm, Hold: true}); err != nil {
 		return m, err
 	}
 	rest, restLive, err := b.memoryOf(ctx, in, "rest")
@@ -196,7 +195,7 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 		return m, err
 	}
 	o = b.callers(in, clients)
-	o.Body, o.For, o.Warm = freshOrders, time.Millisecond, hold/2
+	o.Body, o.For, o.Warm = freshOrders, time.Millisecond, time.Second/2+time.Duration(clients)*time.Millisecond
 	ended := make(chan error, 1)
 	go func() {
 		_, err := load.Run(ctx, o)
@@ -207,11 +206,12 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 		full, fullLive, err = b.memoryOf(ctx, in, "waiting")
 		m = memory{Waiting: clients, Resident: (full - rest) / float64(clients), Live: (fullLive - restLive) / float64(clients)}
 	}
+	b.rig.Toss.ClearFaults()
 	return m, errors.Join(err, <-ended)
 }
 
 func (b *bench) allWait(ctx context.Context, in *rig.Instance, clients int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("never were %d confirms at the gateway at once", clients))
+	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, fmt.Errorf("never were %d confirms at the gateway at once", clients))
 	defer cancel()
 	return rig.Await(ctx, "wait for the gateway", func() bool {
 		f, err := scrape(ctx, in)
