@@ -21,7 +21,7 @@ var s2Quick = []string{
 func TestScenarioS2a(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.scenario("fail-fast", []string{"PAYMENTD_BREAKER_WINDOW=0"}, s2Quick...)
+	in := w.scenario("fail-fast", append(rested(), "PAYMENTD_BREAKER_WINDOW=0"), s2Quick...)
 	const within = 10 * time.Second
 	timeout := either(30*time.Second, 15*time.Second)
 	w.faults(silent)
@@ -49,6 +49,7 @@ func TestScenarioS2a(t *testing.T) {
 	calls := w.sent()
 	w.equal("confirms at the gateway when all have timed out", int(calls), 50)
 	w.faults()
+	w.recovers()
 	took := w.settledAlone(90 * time.Second)
 	w.chargedOnce(orders)
 	w.equal("cancels", int(w.toss.Counters().Ops[tosssim.OpCancel].Calls), 0)
@@ -69,7 +70,7 @@ paid after the gateway is back   | by hand                | %d of 50, %s later`,
 func TestScenarioS2b(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.scenario("fail-fast", nil, s2Quick...)
+	in := w.scenario("fail-fast", rested(), s2Quick...)
 	timeout := either(30*time.Second, 15*time.Second)
 	w.faults(silent)
 	orders := newOrders("s2b", 20)
@@ -99,6 +100,7 @@ func TestScenarioS2b(t *testing.T) {
 	w.equal("closed→open", in.moves("closed", "open"), 1)
 	w.equal("refused by the breaker", in.number(`paymentd_confirm_total{result="pg_unavailable"}`), 50)
 	w.faults()
+	w.recovers()
 
 	from := "open"
 	if !realTime() {

@@ -286,7 +286,7 @@ func TestScenarioS5OpenSpendsNothing(t *testing.T) {
 func TestScenarioS5Hang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.scenario("layered", nil, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_ANSWER_WITHIN=10s", "PAYMENTD_BREAKER_OPEN_FOR=1500ms")
+	in := w.scenario("layered", rested(), "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s", "PAYMENTD_ANSWER_WITHIN=10s", "PAYMENTD_BREAKER_OPEN_FOR=1500ms")
 	timeout := either(30*time.Second, 60*time.Second)
 	w.faults(silent)
 	hung := newOrders("s5hang", s5Slots)
@@ -305,6 +305,7 @@ func TestScenarioS5Hang(t *testing.T) {
 	awaits(t, "the breaker opens", timeout+5*time.Second, func() bool { return in.moves("closed", "open") == 1 })
 	w.equal("confirms at the gateway when it opened", int(w.sent()), s5Slots)
 	w.faults()
+	w.recovers()
 	awaits(t, "the 20 are in nobody's hands", 10*time.Second, func() bool {
 		return w.count(`SELECT count(*) FROM payments WHERE leased`) == 0
 	})

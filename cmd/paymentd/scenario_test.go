@@ -38,6 +38,22 @@ func (w *world) scenario(name string, always []string, quick ...string) *instanc
 	return w.start(slices.Concat(set, quick, always)...)
 }
 
+// rested are settings without recovery for the time of an outage: what it sends again while some calls still wait for
+// their time-out would be counted with them. After the outage recovers lets another instance begin. With real time it is there all along.
+func rested() []string {
+	if realTime() {
+		return nil
+	}
+	return append(slices.Clone(asleep), "PAYMENTD_RESEND_WITHIN=0")
+}
+
+func (w *world) recovers() {
+	w.t.Helper()
+	if !realTime() {
+		w.start()
+	}
+}
+
 // reply is what one caller got and how long it took.
 type reply struct {
 	answer
