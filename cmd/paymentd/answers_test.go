@@ -136,7 +136,7 @@ func endings() []ending {
 		},
 		{
 			name: "hangs, never seen", before: fault(tosssim.Fault{Op: confirm, Hang: true}), hangs: true, early: true,
-			set:   []string{"PAYMENTD_ANSWER_WITHIN=300ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=12s"},
+			set:   []string{"PAYMENTD_ANSWER_WITHIN=300ms", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s"},
 			first: pending, row: "PENDING", final: "PAID", sends: 2, oneKey: true,
 		},
 		{
