@@ -21,6 +21,8 @@ import (
 	"github.com/emersion/go-sasl"
 	"github.com/emersion/go-smtp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"paymentd/loadtest/rig"
 )
 
 const mailPassword = "mail-password-0123456789"
@@ -151,7 +153,7 @@ func (w *world) notices(args ...string) (string, error) {
 func TestReceiptByMail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	box, stood := newMailbox(t, math.MaxInt), standstill(t)
+	box, stood := newMailbox(t, math.MaxInt), rig.Standstill(t.Context())
 	in := w.start("PAYMENTD_NOTIFY_SMTP_URL="+box.url, "PAYMENTD_NOTIFY_FROM=한빛상점 <shop@shop.example>")
 	o := newOrder("mail")
 	in.confirm(o).want(t, 200, "PAID")

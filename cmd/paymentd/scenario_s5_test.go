@@ -6,11 +6,11 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"paymentd/internal/tosssim"
+	"paymentd/loadtest/rig"
 )
 
 const (
@@ -18,27 +18,6 @@ const (
 	// s5Jitter is how much closer than at their sending two calls may arrive at the gateway on a busy machine.
 	s5Jitter = 500 * time.Millisecond
 )
-
-// standstill watches how long this process does not run at a time; the returned function tells the longest so far.
-func standstill(t testing.TB) (longest func() time.Duration) {
-	t.Helper()
-	var most atomic.Int64
-	quit := make(chan struct{})
-	t.Cleanup(func() { close(quit) })
-	go func() {
-		for last := time.Now(); ; {
-			select {
-			case <-quit:
-				return
-			case <-time.After(10 * time.Millisecond):
-			}
-			now := time.Now()
-			most.Store(max(most.Load(), int64(now.Sub(last))))
-			last = now
-		}
-	}()
-	return func() time.Duration { return time.Duration(most.Load()) }
-}
 
 // withinRate fails if any window of time saw more sends than burst + rate·t. Calls that left one after the other arrive
 // together after a standstill.
@@ -99,7 +78,7 @@ func TestScenarioS5Load(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.scenario("layered", nil, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=60s", "PAYMENTD_ANSWER_WITHIN=60s")
-	stood := standstill(t)
+	stood := rig.Standstill(t.Context())
 	known := newOrder("s5-known")
 	in.confirm(known).want(t, 200, "PAID")
 	time.Sleep(2 * time.Second / s5Rate) // its token comes back

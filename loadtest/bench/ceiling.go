@@ -191,6 +191,8 @@ func freshOrders(b []byte, client, n int) []byte {
 	return append(b, `"}`...)
 }
 
+var errBooks = errors.New("the books do not agree")
+
 // books compares the ledgers of both sides: a fast answer that is wrong is worth nothing.
 func (b *bench) books(ctx context.Context, paid int) error {
 	ledger, err := b.rig.Ledger(ctx)
@@ -198,11 +200,11 @@ func (b *bench) books(ctx context.Context, paid int) error {
 		return err
 	}
 	if !ledger.Holds() {
-		return errors.New(ledger.String())
+		return fmt.Errorf("%w: %s", errBooks, ledger)
 	}
 	n, err := b.rig.Count(ctx, `SELECT count(*) FROM payments WHERE status = 'PAID'`)
 	if err == nil && n != paid {
-		err = fmt.Errorf("%d answers of 200, but %d payments are PAID", paid, n)
+		err = fmt.Errorf("%w: %d answers of 200, but %d payments are PAID", errBooks, paid, n)
 	}
 	return err
 }

@@ -76,7 +76,7 @@ const (
 )
 
 func processStat(pid string) (fields [statSystem + 1]float64) {
-	text, err := os.ReadFile("/proc/" + pid + "/stat") //nolint:gosec // a number
+	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
 		return fields
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"paymentd/internal/devdb"
@@ -191,4 +192,17 @@ func Await(ctx context.Context, what string, ok func() bool) error {
 		}
 	}
 	return nil
+}
+
+// Standstill watches, until ctx ends, for how long at a time this process, and so the machine, does not run. The
+// returned function tells the longest so far.
+func Standstill(ctx context.Context) (longest func() time.Duration) {
+	var most atomic.Int64
+	go func() {
+		for last := time.Now(); ctx.Err() == nil; last = time.Now() {
+			time.Sleep(10 * time.Millisecond)
+			most.Store(max(most.Load(), int64(time.Since(last))))
+		}
+	}()
+	return func() time.Duration { return time.Duration(most.Load()) }
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"paymentd/internal/tosssim"
@@ -54,7 +53,7 @@ func (p *play) s5Load(ctx context.Context) error {
 	calm := p.reads(ctx, known)
 	pause(ctx, p.time(3*time.Second, time.Second))
 	before := calm()
-	stop, stood := p.reads(ctx, known), standstill(ctx)
+	stop, stood := p.reads(ctx, known), rig.Standstill(ctx)
 	confirm := tosssim.Fault{Op: tosssim.OpConfirm, Latency: tosssim.Fixed(p.time(5*time.Second, 3*time.Second))}
 	if err := p.rig.Toss.SetFaults(confirm); err != nil {
 		return err
@@ -109,19 +108,6 @@ func (p *play) s5Crowd(ctx context.Context) ([]reply, error) {
 	})
 	err = errors.Join(err, release())
 	return <-replies, err
-}
-
-// standstill watches how long this process, and so the machine, does not run at a time; the returned function tells the
-// longest so far.
-func standstill(ctx context.Context) (longest func() time.Duration) {
-	var most atomic.Int64
-	go func() {
-		for last := time.Now(); ctx.Err() == nil; last = time.Now() {
-			time.Sleep(10 * time.Millisecond)
-			most.Store(max(most.Load(), int64(time.Since(last))))
-		}
-	}()
-	return func() time.Duration { return time.Duration(most.Load()) }
 }
 
 // s5Counts compares the breaker and the refusals with what the callers saw.
