@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"paymentd/internal/payment"
 )
@@ -47,6 +48,53 @@ func TestHotScript(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("%s is stale, run this test with -update (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestNoSequentialScans: the way of a payment reads rows by an index from the first one on, since a plan made while the
+// tables are small is kept while they grow.
+func TestNoSequentialScans(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	const tables = " WHERE relname IN ('payments', 'payment_events', 'notices', 'cancels', 'incidents')"
+	before := f.count("pg_stat_user_tables" + tables + " AND seq_scan > 0")
+	if before != 0 {
+		t.Fatalf("%d tables were read before the test", before)
+	}
+	for i := range 12 { // a plan is settled after five executions
+		f.settle(settlement(f.reserved(strconv.Itoa(i)), payment.Paid, payment.ByConfirm))
+		var tries []payment.NoticeTry
+		for _, n := range f.claimAll() {
+			tries = append(tries, payment.NoticeTry{Notice: n, Result: payment.NoticeResult{State: payment.NoticeDelivered}})
+		}
+		if err := f.FinishNotices(t.Context(), tries); err != nil {
+			t.Fatal(err)
+		}
+		if _, found, err := f.Find(t.Context(), "pk_"+strconv.Itoa(i), ""); !found || err != nil {
+			t.Fatalf("found %t, %v", found, err)
+		}
+	}
+	f.Close() // PostgreSQL writes a session's figures down when it ends
+	var got string
+	for range 600 {
+		conn, err := pgx.Connect(t.Context(), f.db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var written int
+		err = conn.QueryRow(t.Context(), `SELECT max(n_tup_upd) FILTER (WHERE relname = 'notices'),
+			COALESCE(string_agg(relname || ': ' || seq_scan, ', ') FILTER (WHERE seq_scan > 0), '') FROM pg_stat_user_tables`+tables).Scan(&written, &got)
+		_ = conn.Close(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if written >= 48 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if got != "" {
+		t.Errorf("scans of whole tables: %s", got)
 	}
 }
 
