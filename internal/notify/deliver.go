@@ -31,12 +31,16 @@ func contain(f func() error) (err error) {
 	return f()
 }
 
-// deliver does one try with each notice and writes the results together. The end of ctx stops only the wait for a
-// place: what was begun is finished.
+// deliver does one try with each notice and writes the results together. Where the log is so slow that their leases
+// might end in hand, the rest goes back untried. The end of ctx stops only the wait for a place: what was begun is finished.
 func (p *Pool) deliver(ctx context.Context, work []payment.Notice) {
 	tries := make([]payment.NoticeTry, len(work))
+	start := time.Now()
 	for i, n := range work {
-		tries[i] = payment.NoticeTry{Notice: n, Result: p.try(ctx, n)}
+		tries[i] = payment.NoticeTry{Notice: n, Result: payment.NoticeResult{State: payment.NoticeQueued}}
+		if i == 0 || time.Since(start) < patience {
+			tries[i].Result = p.try(ctx, n)
+		}
 	}
 	p.finish(ctx, tries)
 }

@@ -72,7 +72,7 @@ type Pool struct {
 	onlyLocal   bool
 	sendTimeout time.Duration
 
-	// hands holds one token per notice in hand.
+	// hands holds one token per worker that has notices in hand.
 	hands  chan struct{}
 	inHand sync.WaitGroup
 }
@@ -204,7 +204,7 @@ func (p *Pool) claim(ctx context.Context, limit int) ([]payment.Notice, error) {
 	return batch, nil
 }
 
-// lease outlasts whatever a worker may do with a notice.
+// lease outlasts whatever a worker may do with the notices of one batch: it begins with none after patience.
 func (p *Pool) lease() time.Duration { return patience + p.sendTimeout + finishWithin + margin }
 
 // drain waits for what is in hand, as long as its leases last.
@@ -220,7 +220,7 @@ func (p *Pool) drain() error {
 	case <-done:
 		return nil
 	case <-late.C:
-		return fmt.Errorf("notice pool: %d notices still in hand", len(p.hands))
+		return fmt.Errorf("notice pool: %d workers still have notices in hand", len(p.hands))
 	}
 }
 

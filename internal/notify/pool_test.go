@@ -166,6 +166,43 @@ func TestLoggedTogether(t *testing.T) {
 	})
 }
 
+// slowLog is a handler whose every line takes 400 ms.
+type slowLog struct{ slog.Handler }
+
+func (h slowLog) Handle(ctx context.Context, r slog.Record) error {
+	time.Sleep(400 * time.Millisecond)
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestSlowLog: a batch whose leases might end in hand is given back, and nothing is logged twice.
+func TestSlowLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b := setup(t, Options{Workers: 1, Log: slog.New(slowLog{slog.NewJSONHandler(&log, nil)})})
+		for range mostLogged {
+			b.queue.add(payment.NoticePaid, paid("order-1"))
+		}
+		if _, err := b.pool.runOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.pool.drain(); err != nil {
+			t.Fatal(err)
+		}
+		if left := b.queue.left(); left != mostLogged-3 {
+			t.Errorf("%d notices left, want all but the 3 that were begun within %v", left, patience)
+		}
+		b.run(t)
+		time.Sleep(time.Minute)
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+		if lines := strings.Count(log.String(), `"msg":"notice"`); lines != mostLogged || b.queue.left() != 0 || b.queue.strays != 0 {
+			t.Errorf("%d lines for %d notices, %d left, %d finished too late", lines, mostLogged, b.queue.left(), b.queue.strays)
+		}
+	})
+}
+
 // TestLoggedShareAWorker: beside a receiver outside, the notices for the log leave the workers to it.
 func TestLoggedShareAWorker(t *testing.T) {
 	t.Parallel()

@@ -51,8 +51,8 @@ func TestHotScript(t *testing.T) {
 	}
 }
 
-// TestNoSequentialScans: the way of a payment reads rows by an index from the first one on, since a plan made while the
-// tables are small is kept while they grow.
+// TestNoSequentialScans: reserve, settle, find, and the claim and the end of notices read rows by an index from the first
+// one on, since a plan made while the tables are small is kept while they grow.
 func TestNoSequentialScans(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -76,12 +76,12 @@ func TestNoSequentialScans(t *testing.T) {
 	}
 	f.Close() // PostgreSQL writes a session's figures down when it ends
 	var got string
+	written := 0
 	for range 600 {
 		conn, err := pgx.Connect(t.Context(), f.db.DSN)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var written int
 		err = conn.QueryRow(t.Context(), `SELECT max(n_tup_upd) FILTER (WHERE relname = 'notices'),
 			COALESCE(string_agg(relname || ': ' || seq_scan, ', ') FILTER (WHERE seq_scan > 0), '') FROM pg_stat_user_tables`+tables).Scan(&written, &got)
 		_ = conn.Close(t.Context())
@@ -92,6 +92,9 @@ func TestNoSequentialScans(t *testing.T) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+	if written < 48 {
+		t.Fatalf("PostgreSQL tells of %d updates of notices, want 48", written)
 	}
 	if got != "" {
 		t.Errorf("scans of whole tables: %s", got)

@@ -60,7 +60,8 @@ const finishNoticesSQL = `WITH tried AS (
 // FinishNotices writes the result of each try under its notice's fence, and is ErrNoticeLost if that of any did not
 // match; the others are written all the same. A dead notice opens the incident dead_notice.
 func (s *Store) FinishNotices(ctx context.Context, tries []payment.NoticeTry) error {
-	// Sorted as a replay locks them, so that the two cannot wait for each other.
+	// Sorted as a replay locks them, so that the two hardly ever wait for each other; where PostgreSQL has to end one of
+	// them after all, the notices are sent once more.
 	tries = slices.SortedFunc(slices.Values(tries), func(a, b payment.NoticeTry) int { return strings.Compare(a.Notice.ID, b.Notice.ID) })
 	var ids, states, errs []string
 	var fences, retries []int64
@@ -158,7 +159,7 @@ const replaySQL = `WITH asked AS (
 // Two statements, because the second must see what others committed while the first waited for the lock.
 const lockDeadIncidentsSQL = `SELECT i.id FROM incidents AS i JOIN payments AS p ON p.payment_key = i.payment_key
 	WHERE i.kind = 'dead_notice' AND i.resolved_at IS NULL
-	  AND p.id IN (SELECT n.payment_id FROM notices AS n WHERE n.id = ANY($1::text[]::uuid[])) ORDER BY i.id FOR UPDATE OF i`
+	  AND p.id IN (SELECT n.payment_id FROM notices AS n WHERE n.id = ANY($1::text[]::uuid[])) ORDER BY i.payment_key FOR UPDATE OF i`
 
 const closeDeadIncidentsSQL = `UPDATE incidents AS i SET resolved_at = now(), resolved_by = $2, note = 'replayed'
 	FROM payments AS p WHERE i.id = ANY($1) AND p.payment_key = i.payment_key

@@ -346,3 +346,52 @@ func TestReplayRacesDeath(t *testing.T) {
 		t.Errorf("%d open incidents for the notice that is dead", n)
 	}
 }
+
+// TestReplayBesideDeaths: a batch that kills a notice of each of two payments, and a replay of their other ones, both
+// wait for the first open incident, and neither for the other.
+func TestReplayBesideDeaths(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	var dead []string
+	var dying []payment.NoticeTry
+	for _, name := range []string{"z", "a"} { // the ids of the incidents rise as the keys fall
+		f.settle(settlement(f.reserved(name), payment.Paid, payment.ByConfirm))
+		claimed := f.claimAll()
+		f.end(claimed[payment.NoticePaid], payment.NoticeDead, "410")
+		dead = append(dead, claimed[payment.NoticePaid].ID)
+		dying = append(dying, payment.NoticeTry{Notice: claimed[payment.NoticeReceipt], Result: payment.NoticeResult{State: payment.NoticeDead}})
+	}
+	other, err := pgx.Connect(t.Context(), f.db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close(context.Background()) })
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM incidents WHERE payment_key = 'pk_a' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	waiting := func(n int) {
+		for f.count("pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") < n && len(ended) == 0 {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	go func() { ended <- f.FinishNotices(t.Context(), dying) }()
+	waiting(1)
+	go func() {
+		_, err := f.ReplayNotices(t.Context(), Replay{IDs: dead, By: "kim"})
+		ended <- err
+	}()
+	waiting(2)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}

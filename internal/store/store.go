@@ -124,8 +124,9 @@ func newPool(ctx context.Context, o Options, conns int) (*pgxpool.Pool, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "paymentd"
 	}
 	// A plan is kept as long as its connection: made while a table was small, it would read all of it when it is large
-	// (ADR 0013). Every statement of the store has its index.
+	// (ADR 0013). Where there is no index the scan's price is so high that servers would compile the plan: never.
 	config.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
+	config.ConnConfig.RuntimeParams["jit"] = "off"
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}
