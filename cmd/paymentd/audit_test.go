@@ -234,7 +234,7 @@ func TestAuditWhileConfirming(t *testing.T) {
 		defer close(done)
 		for range 40 {
 			o := newOrder("busy")
-			_, _ = call("POST", in.url+"/payments/confirm", checkoutSecret, o.json())
+			_, _ = call(t, "POST", in.url+"/payments/confirm", checkoutSecret, o.json())
 		}
 	}()
 	for running := true; running; {

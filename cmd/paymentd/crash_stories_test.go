@@ -193,7 +193,7 @@ func driveLocked(c *crash) {
 func driveSync(body string) func(*crash) {
 	return func(c *crash) {
 		go func() {
-			_, _ = call(http.MethodPost, c.dead.url+"/payments/sync", operatorSecret, strings.ReplaceAll(body, "ORDER", c.o.id))
+			_, _ = call(c.t, http.MethodPost, c.dead.url+"/payments/sync", operatorSecret, strings.ReplaceAll(body, "ORDER", c.o.id))
 		}()
 	}
 }

@@ -278,7 +278,7 @@ func (d *demonstration) run() {
 		d.gateway()
 		d.shop.heals()
 		d.w.deposit(va)
-		_, _ = call(http.MethodPost, d.in.url+"/payments/sync", operatorSecret, `{}`)
+		_, _ = call(d.in.t, http.MethodPost, d.in.url+"/payments/sync", operatorSecret, `{}`)
 		d.hurry(5)
 	})
 	d.phase("switched off", 2*time.Second, func() { d.in.breaker("open") })
@@ -317,7 +317,7 @@ func (d *demonstration) buyers(stop chan struct{}, all *sync.WaitGroup) {
 			if strings.Contains(o.key, "twice") {
 				d.in.timed(o)
 			}
-			_, _ = call(http.MethodGet, d.in.url+"/payments/"+o.id, checkoutSecret, "")
+			_, _ = call(d.in.t, http.MethodGet, d.in.url+"/payments/"+o.id, checkoutSecret, "")
 		})
 	}
 }

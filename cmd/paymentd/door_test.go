@@ -50,7 +50,7 @@ func TestBadConfirm(t *testing.T) {
 		{name: "oversize", body: body(`,"memberId":"` + strings.Repeat("m", 17<<10) + `"`), status: 413, code: "too_large"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, tc.body)
+			a, err := call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, tc.body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestRoles(t *testing.T) {
 		{"sync of a bad age", "POST", "/payments/sync", operatorSecret, `{"olderThan":"soon"}`, 400, "invalid_request"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a, err := call(tc.method, in.url+tc.path, tc.key, tc.body)
+			a, err := call(t, tc.method, in.url+tc.path, tc.key, tc.body)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -138,7 +138,7 @@ func (in *instance) confirmAll(orders []order) func() []answer {
 	var calls sync.WaitGroup
 	for i, o := range orders {
 		calls.Go(func() {
-			a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
+			a, err := call(in.t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
 			if err != nil {
 				in.t.Error(err)
 			}

@@ -75,7 +75,7 @@ func TestSyncsAtOnce(t *testing.T) {
 	before := w.looked()
 	w.faults(tosssim.Fault{Op: tosssim.OpLookup, Latency: tosssim.Fixed(400 * time.Millisecond)})
 	reports, _ := storm(t, 2, func(i int) (answer, error) {
-		return call(http.MethodPost, []*instance{a, b}[i].url+"/payments/sync", operatorSecret, `{}`)
+		return call(t, http.MethodPost, []*instance{a, b}[i].url+"/payments/sync", operatorSecret, `{}`)
 	})
 	if n := w.looked() - before; n != all {
 		t.Errorf("%d lookups for %d payments", n, all)

@@ -153,7 +153,7 @@ func (w *world) notices(args ...string) (string, error) {
 func TestReceiptByMail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	box, stood := newMailbox(t, math.MaxInt), rig.Standstill(t.Context())
+	begin, box, stood := time.Now(), newMailbox(t, math.MaxInt), rig.Standstill(t.Context())
 	in := w.start("PAYMENTD_NOTIFY_SMTP_URL="+box.url, "PAYMENTD_NOTIFY_FROM=한빛상점 <shop@shop.example>")
 	o := newOrder("mail")
 	in.confirm(o).want(t, 200, "PAID")
@@ -166,8 +166,12 @@ func TestReceiptByMail(t *testing.T) {
 		return w.count(`SELECT count(*) FROM notices WHERE state = 'delivered'`) == 2
 	})
 	tries, taken := box.count()
-	if tries < 2 || taken != 1 && stood() < time.Second { // who cannot write down that it is sent sends it again
-		t.Fatalf("%d tries and %d mails, want 2 and 1", tries, taken)
+	if tries < 2 || taken < 1 || taken > tries {
+		t.Fatalf("%d tries and %d mails, want two tries or more and a mail", tries, taken)
+	}
+	// Who cannot write down in time that a mail is sent sends it again.
+	if longest := stood(begin, time.Now()); taken != 1 && longest < time.Second {
+		t.Fatalf("%d mails of one receipt, want 1: the machine stood still for %s at most, which is no reason", taken, longest)
 	}
 	message, err := mail.ReadMessage(strings.NewReader(box.mails[0]))
 	if err != nil {

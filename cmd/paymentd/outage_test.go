@@ -128,7 +128,7 @@ func TestHangOpensTheBreaker(t *testing.T) {
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true})
 	orders := []order{newOrder("hung"), newOrder("hung"), newOrder("hung")}
 	storm(t, len(orders), func(i int) (answer, error) {
-		a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
+		a, err := call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
 		if a.status != 202 {
 			err = fmt.Errorf("answered %d %s, %w", a.status, a.raw, err)
 		}
@@ -138,7 +138,7 @@ func TestHangOpensTheBreaker(t *testing.T) {
 	eventually(t, "the breaker opens", func() bool { return in.metric(`paymentd_breaker_state{state="open"}`) == "1" })
 	before := w.sent()
 	answers, _ := storm(t, 20, func(int) (answer, error) {
-		return call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("refused").json())
+		return call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("refused").json())
 	})
 	for _, a := range answers {
 		a.want(t, 503, "pg_unavailable")
@@ -170,7 +170,7 @@ func TestForcedOpen(t *testing.T) {
 	running := newOrder("running")
 	done := make(chan answer)
 	go func() {
-		a, _ := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, running.json())
+		a, _ := call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, running.json())
 		done <- a
 	}()
 	w.arrived(tosssim.OpConfirm, 1)
@@ -211,7 +211,7 @@ func (w *world) hold() (release func()) {
 func (in *instance) confirmLater(o order) func() answer {
 	done := make(chan answer, 1)
 	go func() {
-		a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
+		a, err := call(in.t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
 		if err != nil {
 			a.raw = err.Error()
 		}

@@ -69,7 +69,7 @@ func TestTrap30_OrderedStop(t *testing.T) {
 	w.arrived(tosssim.OpConfirm, 1)
 	p.signal(syscall.SIGTERM)
 	eventually(t, "not ready while it drains", func() bool {
-		a, err := call("GET", p.admin+"/readyz", "", "")
+		a, err := call(t, "GET", p.admin+"/readyz", "", "")
 		if err != nil {
 			t.Fatalf("the private door closed before the work was done: %v", err)
 		}

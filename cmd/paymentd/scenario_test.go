@@ -63,7 +63,7 @@ type reply struct {
 // timed confirms once; it is safe outside the test's goroutine.
 func (in *instance) timed(o order) (r reply) {
 	begin := time.Now()
-	a, err := call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
+	a, err := call(in.t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, o.json())
 	if err != nil {
 		a.raw = err.Error()
 	}

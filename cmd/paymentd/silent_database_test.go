@@ -100,7 +100,7 @@ func TestSilentDatabase(t *testing.T) {
 	var calls sync.WaitGroup
 	for range 8 {
 		calls.Go(func() {
-			_, _ = call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("warm").json())
+			_, _ = call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("warm").json())
 		})
 	}
 	calls.Wait()
@@ -109,10 +109,10 @@ func TestSilentDatabase(t *testing.T) {
 	begin := time.Now()
 	for range 6 {
 		calls.Go(func() {
-			_, _ = call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("silent").json())
+			_, _ = call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, newOrder("silent").json())
 		})
 	}
-	calls.Go(func() { _, _ = call(http.MethodGet, in.url+"/payments/"+known.id, checkoutSecret, "") })
+	calls.Go(func() { _, _ = call(t, http.MethodGet, in.url+"/payments/"+known.id, checkoutSecret, "") })
 	calls.Wait()
 	// Without an end of our own these waits are those of TCP: a quarter of an hour.
 	if took := time.Since(begin); took > time.Minute {

@@ -67,7 +67,7 @@ func TestStorm(t *testing.T) {
 	for range 16 {
 		workers.Go(func() {
 			for i := range work {
-				a, err := call(http.MethodPost, ins[i%2].url+"/payments/confirm", checkoutSecret, calls[i].json())
+				a, err := call(t, http.MethodPost, ins[i%2].url+"/payments/confirm", checkoutSecret, calls[i].json())
 				if err != nil {
 					t.Error(err)
 				}

@@ -64,7 +64,7 @@ func TestTrap11_OneOrderManyCallers(t *testing.T) {
 		}
 		o := newOrder("many")
 		answers, first := storm(t, 100, func(i int) (answer, error) {
-			return call(http.MethodPost, ins[i%instances].url+"/payments/confirm", checkoutSecret, o.json())
+			return call(t, http.MethodPost, ins[i%instances].url+"/payments/confirm", checkoutSecret, o.json())
 		})
 		for _, a := range answers {
 			if a.status != 200 || a.raw != answers[0].raw {
@@ -89,7 +89,7 @@ func TestTrap12_OneOrderManyKeys(t *testing.T) {
 	answers, _ := storm(t, 20, func(i int) (answer, error) {
 		p := o
 		p.key += "-" + string(rune('a'+i))
-		return call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, p.json())
+		return call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, p.json())
 	})
 	paid := 0
 	for _, a := range answers {

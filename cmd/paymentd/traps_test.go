@@ -123,7 +123,7 @@ func TestLimits(t *testing.T) {
 				orders[i].key += string(rune('0' + i))
 			}
 			answers, _ := storm(t, len(orders), func(i int) (answer, error) {
-				return call(http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
+				return call(t, http.MethodPost, in.url+"/payments/confirm", checkoutSecret, orders[i].json())
 			})
 			paid := 0
 			for i, a := range answers {

@@ -12,17 +12,23 @@ import (
 	"time"
 
 	"paymentd/internal/tosssim"
+	"paymentd/loadtest/rig"
 )
 
-// webhook lets the simulator send one webhook and returns what it was answered.
+// webhook lets the simulator send one webhook and returns what it was answered. Toss sends again what was not handled in
+// time: so does this, but only where the machine stood still.
 func (in *instance) webhook(h tosssim.Webhook) int {
 	in.t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
 	h.URL = in.url + "/webhooks/toss"
-	for {
+	stood := rig.Standstill(ctx)
+	for tries := 1; ; tries++ {
 		begin := time.Now()
-		d, err := in.toss.SendWebhook(context.Background(), h)
-		// Toss sends again what took too long; a machine that stands still makes it.
-		if late := time.Since(begin) > 7*time.Second; late && (err != nil || d.Status == http.StatusServiceUnavailable) {
+		d, err := in.toss.SendWebhook(ctx, h)
+		longest := stood(begin, time.Now())
+		if (err != nil || d.Status == http.StatusServiceUnavailable) && tries < 3 && longest > time.Second {
+			in.t.Logf("the machine stood still for %s: %d, %v", longest, d.Status, err)
 			continue
 		}
 		if err != nil {
@@ -182,7 +188,7 @@ func TestWebhookAfterADeadConfirm(t *testing.T) {
 	a := w.spawn("PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h", "PAYMENTD_TOSS_CONFIRM_TIMEOUT=30s")
 	w.faults(tosssim.Fault{Op: tosssim.OpConfirm, Hang: true, Work: tosssim.WorkDo})
 	o := newOrder("dead")
-	go func() { _, _ = call(http.MethodPost, a.url+"/payments/confirm", checkoutSecret, o.json()) }()
+	go func() { _, _ = call(t, http.MethodPost, a.url+"/payments/confirm", checkoutSecret, o.json()) }()
 	eventually(t, "the gateway approves", func() bool { return w.entry(o).Approvals == 1 })
 	a.kill()
 	in := w.start("PAYMENTD_RECOVERY_CONCURRENCY=1")
@@ -299,7 +305,7 @@ func TestWebhookOfAnotherAttempt(t *testing.T) {
 }
 
 // TestTrap41_WebhookFlood: a flood of webhooks of unknown payments does not spend the lookups that recovery needs, does not
-// grow without bound, and real confirms stay fast.
+// grow without bound, and does not keep a buyer from paying meanwhile.
 func TestTrap41_WebhookFlood(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "PAYMENTD_LOOKUP_RATE=5/s", "PAYMENTD_BREAKER_WINDOW=0")
@@ -341,7 +347,7 @@ func TestTrap41_WebhookFlood(t *testing.T) {
 		w.settles(o, "PAID")
 	}
 	took := time.Since(begin)
-	in.confirm(newOrder("fast")).want(t, 200, "PAID")
+	in.confirm(newOrder("beside")).want(t, 200, "PAID")
 	stop()
 	flooders.Wait()
 	if took > time.Minute {

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"paymentd/internal/devdb"
@@ -194,15 +194,40 @@ func Await(ctx context.Context, what string, ok func() bool) error {
 	return nil
 }
 
-// Standstill watches, until ctx ends, for how long at a time this process, and so the machine, does not run. The
-// returned function tells the longest so far.
-func Standstill(ctx context.Context) (longest func() time.Duration) {
-	var most atomic.Int64
+// Standstill watches, until ctx ends, when this process, and so the machine, does not run for 100 ms and more. The
+// returned function tells the longest such standstill that overlaps from..to; the zero time is no bound. One that is not
+// over when it is asked counts too.
+func Standstill(ctx context.Context) (longest func(from, to time.Time) time.Duration) {
+	type span struct{ from, to time.Time }
+	var mu sync.Mutex
+	var stood []span
+	last := time.Now()
+	see := func() { // with mu held
+		now := time.Now()
+		if now.Sub(last) >= 100*time.Millisecond {
+			stood = append(stood, span{last, now})
+		}
+		last = now
+	}
 	go func() {
-		for last := time.Now(); ctx.Err() == nil; last = time.Now() {
+		for ctx.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
-			most.Store(max(most.Load(), int64(time.Since(last))))
+			mu.Lock()
+			see()
+			mu.Unlock()
 		}
 	}()
-	return func() time.Duration { return time.Duration(most.Load()) }
+	return func(from, to time.Time) (most time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() == nil {
+			see()
+		}
+		for _, s := range stood {
+			if s.to.After(from) && (to.IsZero() || s.from.Before(to)) {
+				most = max(most, s.to.Sub(s.from))
+			}
+		}
+		return most
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"paymentd/internal/tosssim"
 	"paymentd/loadtest/plot"
+	"paymentd/loadtest/rig"
 )
 
 // iteration is one confirm with the read after it.
@@ -89,7 +90,7 @@ func (p *play) s3Load(ctx context.Context, stop <-chan struct{}) []iteration {
 
 // s3Outage kills the gateway, starts it again, and waits for what follows.
 func (p *play) s3Outage(ctx context.Context, begin time.Time) (s s3Story, err error) {
-	openFor := p.time(10*time.Second, time.Second)
+	openFor, stood := p.time(10*time.Second, time.Second), rig.Standstill(ctx)
 	pause(ctx, time.Until(begin.Add(p.time(15*time.Second, 1500*time.Millisecond))))
 	if err := p.awaits(ctx, "the window is full of good calls", time.Second, func() bool { return p.results(ctx, "success") >= 10 }); err != nil {
 		return s, err
@@ -106,9 +107,11 @@ func (p *play) s3Outage(ctx context.Context, begin time.Time) (s s3Story, err er
 	if err := p.awaits(ctx, "trials fail", 3*openFor, func() bool { return p.moves(ctx, "half_open", "open") >= 1 }); err != nil {
 		return s, err
 	}
+	waits := time.Now()
 	pause(ctx, time.Until(begin.Add(p.time(30*time.Second, 3*time.Second))))
 	if p.short() { // at its own time 30 s is in the middle of an open phase, so that no trials see both
 		again := p.moves(ctx, "half_open", "open")
+		waits = time.Now()
 		if err := p.awaits(ctx, "it has just opened again", 2*openFor, func() bool { return p.moves(ctx, "half_open", "open") > again }); err != nil {
 			return s, err
 		}
@@ -116,7 +119,7 @@ func (p *play) s3Outage(ctx context.Context, begin time.Time) (s s3Story, err er
 	if err := p.rig.Toss.SetListening(true); err != nil {
 		return s, err
 	}
-	s.amid = p.moves(ctx, "open", "half_open") > p.moves(ctx, "half_open", "open")
+	s.amid = p.moves(ctx, "open", "half_open") > p.moves(ctx, "half_open", "open") && stood(waits, time.Now()) > 500*time.Millisecond
 	s.up = time.Since(begin)
 	p.say("the gateway is back")
 	if err := p.awaits(ctx, "the breaker closes", 3*openFor, func() bool { return p.moves(ctx, "half_open", "closed") == 1 }); err != nil {
