@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -171,6 +172,9 @@ func TestVerdicts(t *testing.T) {
 		if got := verdict(payment.Answer{Kind: kind}); got != outcome {
 			t.Errorf("%s: got %v, want %v", kind, got, outcome)
 		}
+	}
+	if got := deciding(nil, errors.New("no answer")); got != breaker.Ignored {
+		t.Errorf("without an answer: got %v, want it ignored", got)
 	}
 }
 

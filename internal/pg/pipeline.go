@@ -115,10 +115,13 @@ func newPipeline(o Options, m *metrics) (*pipeline, error) {
 	return p, err
 }
 
-// deciding is the verdict of the last try of a sequence.
+// deciding is the verdict of the last try of a sequence; what ended without an answer says nothing of Toss.
 func deciding(a answer, err error) breaker.Outcome {
 	if e, ok := errors.AsType[*ended](err); ok && e.after != nil {
 		a = e.after
+	}
+	if a == nil {
+		return breaker.Ignored
 	}
 	return verdict(*a)
 }
