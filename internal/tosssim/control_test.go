@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -39,6 +40,16 @@ func TestListenDownAndUp(t *testing.T) {
 	}
 	if r := b.confirm("test_b", "k"); !errors.Is(r.err, syscall.ECONNREFUSED) {
 		t.Errorf("want a refused dial, got %d %v", r.status, r.err)
+	}
+	for range 200 { // another program, which asks for any port
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if "http://"+l.Addr().String() == url {
+			t.Fatal("the closed port was given away")
+		}
+		_ = l.Close()
 	}
 	b.want(b.control("POST", "/control/listen", `{"up":true}`), 200, "")
 	if b.sim.URL() != url {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -20,6 +21,8 @@ type Server struct {
 	ctrl    string
 	closed  bool
 	done    chan struct{}
+	// letGo ends the hold on the public port while it is closed; nil while it is open.
+	letGo func()
 }
 
 // Listen opens the public API on addr and the control API on controlAddr (host:port, port 0 picks one) until ctx ends
@@ -101,13 +104,33 @@ func (v *Server) SetListening(up bool) error {
 	case v.closed:
 		return errors.New("listen: the simulator is closed")
 	case up && v.public == nil:
+		v.letGo()
 		return v.open(time.Now().Add(2 * time.Second))
 	case !up && v.public != nil:
 		err := v.public.close()
-		v.public = nil
+		v.public, v.letGo = nil, hold(v.addr)
 		return err
 	}
 	return nil
+}
+
+// hold binds a port without listening: dials are refused, and no other program is given it meanwhile. Where it cannot, the
+// port is merely free.
+func hold(addr string) (letGo func()) {
+	a, err := net.ResolveTCPAddr("tcp4", addr)
+	if err != nil {
+		return func() {}
+	}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return func() {}
+	}
+	syscall.CloseOnExec(fd)
+	at := &syscall.SockaddrInet4{Port: a.Port}
+	copy(at.Addr[:], a.IP.To4())
+	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	_ = syscall.Bind(fd, at)
+	return func() { _ = syscall.Close(fd) }
 }
 
 // URL is the base of the public API, http://host:port.
@@ -132,6 +155,9 @@ func (v *Server) Close() error {
 	}
 	v.closed = true
 	defer close(v.done)
+	if v.public == nil && v.letGo != nil {
+		v.letGo()
+	}
 	v.Simulator.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
