@@ -52,7 +52,7 @@ func newScript(lanes int, fail error) *script {
 		return ctx.Err()
 	}
 	s.merger = &merger[int, int]{
-		lanes: lanes, patience: 10 * slow, pool: watched(), key: func(q int) int { return q % 1000 },
+		lanes: lanes, most: lanes, patience: 10 * slow, pool: watched(), key: func(q int) int { return q % 1000 },
 		alone: func(ctx context.Context, q int) written {
 			err := send(ctx, q)
 			return written{payment: payment.Payment{ID: int64(q)}, ending: endingOf(err), err: err}
@@ -195,6 +195,41 @@ func TestMergerPatience(t *testing.T) {
 			t.Errorf("after %s, statements (-want +got):\n%s", time.Since(start), diff)
 		}
 	})
+}
+
+// TestMergerHeldUp: statements that wait for something must not have all lanes, and the further ones are not kept.
+func TestMergerHeldUp(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		most  int
+		calls []int
+		want  [][]int
+		took  time.Duration
+	}{
+		{"one more lane", 3, []int{9, 6, 5}, [][]int{{9}, {5, 6}}, heldUp + slow},
+		{"no more than there are", 1, []int{9, 6, 5}, [][]int{{9}, {5, 6}}, 2 * slow},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(1, nil)
+				s.most = tt.most
+				start := time.Now()
+				s.call(t.Context(), tt.calls...)
+				if took := time.Since(start); took != tt.took {
+					t.Errorf("took %s, want %s", took, tt.took)
+				}
+				if diff := cmp.Diff(tt.want, s.sent); diff != "" {
+					t.Errorf("statements (-want +got):\n%s", diff)
+				}
+				if s.busy != 0 || len(s.queue) != 0 {
+					t.Errorf("%d lanes and %d calls left over", s.busy, len(s.queue))
+				}
+			})
+		})
+	}
 }
 
 // TestMergerContext: the statement is for many; none of them may end it for the others.
