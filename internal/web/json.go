@@ -78,22 +78,18 @@ func ParseObject(body []byte, allowed ...string) (*Object, error) {
 	if !utf8.Valid(body) {
 		return nil, invalidBody("is not valid UTF-8")
 	}
-	if !json.Valid(body) {
-		return nil, invalidBody(notValid(body))
-	}
-	if whole := bytes.TrimLeft(body, space); whole[0] != '{' {
-		return nil, invalidBody("must be a JSON object")
-	}
 	o := &Object{members: make(map[string]json.RawMessage, len(allowed))}
-	o.fill(body, allowed)
+	if !o.fill(body, allowed) {
+		return nil, invalidBody(notObject(body))
+	}
 	return o, nil
 }
 
-// space is what JSON allows around its values.
-const space = " \t\r\n"
-
-// notValid says what a body that is no JSON value is.
-func notValid(body []byte) string {
+// notObject says what a body is that is not one JSON object.
+func notObject(body []byte) string {
+	if json.Valid(body) {
+		return "must be a JSON object"
+	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	var first json.RawMessage
 	switch err := dec.Decode(&first); {
@@ -106,20 +102,10 @@ func notValid(body []byte) string {
 	}
 }
 
-// fill takes the members of whole, a valid JSON object.
-func (o *Object) fill(whole []byte, allowed []string) {
-	rest := whole[bytes.IndexByte(whole, '{')+1:]
-	for {
-		rest = bytes.TrimLeft(rest, space+",")
-		if rest[0] == '}' {
-			return
-		}
-		end := valueEnd(rest)
-		name := unquoted(rest[:end])
-		rest = bytes.TrimLeft(rest[end:], space+":")
-		end = valueEnd(rest)
-		value := rest[:end:end]
-		rest = rest[end:]
+// fill takes the members of text; ok is false if it is not one JSON object.
+func (o *Object) fill(text []byte, allowed []string) (ok bool) {
+	return payment.Members(text, func(member, value []byte) {
+		name := string(member)
 		switch _, again := o.members[name]; {
 		case !slices.Contains(allowed, name) && nameable.MatchString(name):
 			o.Refuse(name, "is not known")
@@ -130,52 +116,7 @@ func (o *Object) fill(whole []byte, allowed []string) {
 		default:
 			o.members[name] = value
 		}
-	}
-}
-
-// valueEnd is how long the value is that valid JSON begins with, inside of an object.
-func valueEnd(text []byte) int {
-	switch text[0] {
-	case '"':
-		return stringEnd(text)
-	case '{', '[':
-		depth := 0
-		for i := 0; ; i++ {
-			switch text[i] {
-			case '"':
-				i += stringEnd(text[i:]) - 1
-			case '{', '[':
-				depth++
-			case '}', ']':
-				if depth--; depth == 0 {
-					return i + 1
-				}
-			}
-		}
-	default: // a number or a word: something follows
-		return bytes.IndexAny(text, space+",}")
-	}
-}
-
-func stringEnd(text []byte) int {
-	for i := 1; ; i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-}
-
-// unquoted is the text of a valid JSON string.
-func unquoted(value []byte) string {
-	if bytes.IndexByte(value, '\\') < 0 {
-		return string(value[1 : len(value)-1])
-	}
-	var text string
-	_ = json.Unmarshal(value, &text) // it is valid
-	return text
+	})
 }
 
 // Refuse records why a field is not accepted; the first reason of a field stands.
@@ -268,12 +209,11 @@ func (o *Object) Object(name string, allowed ...string) (inner *Object, ok bool)
 		return nil, false
 	}
 	value := o.members[name]
-	if value[0] != '{' {
+	inner = &Object{members: map[string]json.RawMessage{}, within: o, name: name}
+	if !inner.fill(value, allowed) {
 		o.Refuse(name, "must be an object")
 		return nil, false
 	}
-	inner = &Object{members: map[string]json.RawMessage{}, within: o, name: name}
-	inner.fill(value, allowed)
 	return inner, true
 }
 
@@ -309,10 +249,10 @@ func invalidBody(reason string) *payment.Error {
 }
 
 func plainText(value json.RawMessage) (text, why string) {
-	if value[0] != '"' {
+	text, ok := payment.Text(value)
+	if !ok {
 		return "", "must be a string"
 	}
-	text = unquoted(value)
 	for _, r := range text {
 		switch {
 		case unicode.IsControl(r):
