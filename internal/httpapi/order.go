@@ -16,11 +16,19 @@ const (
 	maxEmail    = 254
 )
 
-var (
-	saneOrderID    = regexp.MustCompile(`^[A-Za-z0-9_.=-]{6,64}$`)
-	sanePaymentKey = regexp.MustCompile(`^[\x21-\x7e]{1,200}$`)
-	saneDomain     = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$`)
-)
+var saneDomain = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$`)
+
+// isOrderID reports whether s can be an order: 6 to 64 letters, digits and _.=-
+func isOrderID(s string) bool {
+	return len(s) >= 6 && len(s) <= 64 && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'A' || 'Z' < c) && (c < 'a' || 'z' < c) && (c < '0' || '9' < c) && !strings.ContainsRune("_.=-", c)
+	})
+}
+
+// isPaymentKey reports whether s can be a key of Toss: 1 to 200 printable ASCII characters without spaces.
+func isPaymentKey(s string) bool {
+	return s != "" && len(s) <= 200 && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
+}
 
 // orderMembers are the members that a confirm may have.
 func orderMembers() []string {
@@ -61,14 +69,14 @@ func parseOrder(o *web.Object) (payment.Order, error) {
 }
 
 func checkPaymentKey(s string) string {
-	if !sanePaymentKey.MatchString(s) {
+	if !isPaymentKey(s) {
 		return "must be 1 to 200 printable ASCII characters without spaces"
 	}
 	return ""
 }
 
 func checkOrderID(s string) string {
-	if !saneOrderID.MatchString(s) {
+	if !isOrderID(s) {
 		return "must be 6 to 64 letters, digits or _ . = -"
 	}
 	return ""

@@ -95,7 +95,7 @@ func wantsEvents(r *http.Request) (bool, error) {
 func pathOrderID(r *http.Request) (string, error) {
 	// chi gives the raw segment when a client escaped more than it had to, as with "=".
 	orderID, err := url.PathUnescape(chi.URLParam(r, "orderId"))
-	if err != nil || !saneOrderID.MatchString(orderID) {
+	if err != nil || !isOrderID(orderID) {
 		return "", noPayment()
 	}
 	web.EventOf(r.Context()).OrderID = orderID

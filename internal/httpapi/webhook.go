@@ -89,10 +89,10 @@ func parseWebhook(body []byte) (h payment.Hint, ours bool, err error) {
 		return h, false, nil
 	}
 	h = payment.Hint{Event: b.EventType, PaymentKey: d.PaymentKey, OrderID: d.OrderID, Claim: payment.SightingOf(d.Status)}
-	if !sanePaymentKey.MatchString(h.PaymentKey) {
+	if !isPaymentKey(h.PaymentKey) {
 		h.PaymentKey = ""
 	}
-	if !saneOrderID.MatchString(h.OrderID) {
+	if !isOrderID(h.OrderID) {
 		h.OrderID = ""
 	}
 	if h.PaymentKey == "" && h.OrderID == "" {

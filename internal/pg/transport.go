@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -140,13 +139,17 @@ func (c *Client) secret() string {
 	return secret
 }
 
-// traceShape is what a trace id can be.
-var traceShape = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
+// isTraceID reports whether the text can be a trace id: 1 to 64 letters, digits and _.:-
+func isTraceID(text string) bool {
+	return text != "" && len(text) <= 64 && !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'A' || 'Z' < c) && (c < 'a' || 'z' < c) && (c < '0' || '9' < c) && !strings.ContainsRune("_.:-", c)
+	})
+}
 
 // traceID reads the id that becomes a log field; none if it is no id or repeats what we sent.
 func (c *Client) traceID(q *request, h http.Header) string {
 	id := h.Get("X-TossPayments-Trace-Id")
-	if !traceShape.MatchString(id) || echoes(id, q.want.paymentKey) || echoes(id, c.secret()) {
+	if !isTraceID(id) || echoes(id, q.want.paymentKey) || echoes(id, c.secret()) {
 		return ""
 	}
 	return id
