@@ -44,11 +44,11 @@ type expectation struct {
 	order      *payment.Order
 }
 
-func (w expectation) meets(o payment.Observation) bool {
+func (w expectation) meets(o *payment.Observation) bool {
 	if w.orderID != "" {
 		return o.OrderID == w.orderID
 	}
-	return o.PaymentKey == w.paymentKey && (w.order == nil || answers(*w.order, o))
+	return o.PaymentKey == w.paymentKey && (w.order == nil || answers(w.order, o))
 }
 
 // classifier holds the codes of each operation.
@@ -59,10 +59,11 @@ func newClassifier() classifier {
 }
 
 // classify concludes from an HTTP answer; listed is false for an error code that the table does not know.
-func (c classifier) classify(op string, r reply, want expectation) (a payment.Answer, listed bool) {
-	a = payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: r.traceID}}
+func (c classifier) classify(op string, r reply, want expectation) (a answer, listed bool) {
+	a = &payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: r.traceID}}
 	if r.status >= 200 && r.status < 300 {
-		return classifyPayment(a, r, want), true
+		classifyPayment(a, r, want)
+		return a, true
 	}
 	body, ok := decodeError(r.body)
 	a.Code, a.Message = body.Code, body.Message
@@ -112,24 +113,22 @@ func kindOfStatus(status int, readable bool) payment.Kind {
 
 // classifyPayment accepts a payment only if it is the one asked for: a key used twice makes Toss replay the
 // answer to another payment.
-func classifyPayment(a payment.Answer, r reply, want expectation) payment.Answer {
+func classifyPayment(a answer, r reply, want expectation) {
 	a.Kind = payment.KindFault
 	o, err := decodePayment(r.body)
-	if err != nil {
+	switch {
+	case err != nil:
 		a.Err = err
-		return a
-	}
-	if !want.meets(o) {
+	case !want.meets(&o):
 		a.Err = errMismatch
-		return a
+	default:
+		o.TraceID = r.traceID
+		a.Kind, a.Observation = payment.KindPayment, o
 	}
-	o.TraceID = r.traceID
-	a.Kind, a.Observation = payment.KindPayment, o
-	return a
 }
 
 // answers compares the payment in a confirm's answer with the request. A fresh approval has given nothing back.
-func answers(order payment.Order, o payment.Observation) bool {
+func answers(order *payment.Order, o *payment.Observation) bool {
 	return o.OrderID == order.OrderID && o.Total == order.Amount && o.Currency == order.Currency &&
 		(o.Sighting != payment.SeenDone || o.Balance == o.Total)
 }

@@ -121,12 +121,11 @@ func (c *Client) pageRequest(from, to time.Time, cursor string) request {
 
 // patientPage tries one page until it has it or knows better.
 func (c *Client) patientPage(ctx context.Context, q request) (page []payment.Transaction, err error) {
-	q.read = func(a payment.Answer, r reply) payment.Answer {
+	q.read = func(a answer, r reply) {
 		a.Kind = payment.KindPayment
 		if page, a.Err = decodeTransactions(r.body); a.Err != nil {
 			a.Kind = payment.KindFault
 		}
-		return a
 	}
 	throttled, broken := 0, 0
 	for {

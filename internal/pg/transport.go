@@ -71,7 +71,7 @@ type request struct {
 	want    expectation
 	orderID string // for the log
 	// read concludes from a 2xx that holds no Payment; nil: the answer is a Payment.
-	read    func(payment.Answer, reply) payment.Answer
+	read    func(answer, reply)
 	maxBody int64 // 0 is maxBody
 }
 

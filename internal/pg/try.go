@@ -40,13 +40,12 @@ func (c *Client) try(ctx context.Context, q *request) (a answer) {
 
 // conclude is apart from try for the size of its frame, which would be on the stack while Toss works.
 func (c *Client) conclude(q *request, r reply) (a answer, listed bool) {
-	heard := payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{TraceID: r.traceID}}
 	if q.read != nil && r.status >= 200 && r.status < 300 {
-		heard = q.read(heard, r)
-		return &heard, true
+		a = &payment.Answer{HTTPStatus: r.status, Observation: payment.Observation{TraceID: r.traceID}}
+		q.read(a, r)
+		return a, true
 	}
-	heard, listed = c.classifier.classify(q.op, r, q.want)
-	return &heard, listed
+	return c.classifier.classify(q.op, r, q.want)
 }
 
 // note writes one line about an answer that is not plainly good.
