@@ -19,7 +19,7 @@ const (
 
 // commit settles until it is certain, at most COMMIT_WITHIN and never past the lease. What it cannot write it
 // does not claim: the answer is then 202 and recovery settles.
-func (w *work) commit(ctx context.Context, st Settlement) (*Answer, error) {
+func (w *work) commit(ctx context.Context, st *Settlement) (*Answer, error) {
 	st.Told = w.flight.wasTold() || st.Action.To == payment.AwaitingDeposit
 	until := time.Now().Add(w.set.CommitWithin)
 	if w.leaseEnd.Before(until) {
@@ -32,17 +32,17 @@ func (w *work) commit(ctx context.Context, st Settlement) (*Answer, error) {
 	}
 	for pause := commitPause; ; pause = min(2*pause, commitPauseMost) {
 		done := w.db()
-		p, ending, err := w.store.Settle(ctx, st)
+		p, ending, err := w.store.Settle(ctx, *st)
 		done()
 		switch ending {
 		case payment.Applied:
 			return answerRow(p)
 		case payment.NoRows:
-			return w.fromMoved(ctx, st, until)
+			return w.fromMoved(ctx, *st, until)
 		case payment.MaybeApplied:
 			doubtAt = time.Now()
 			if _, moved := w.reread(ctx, st.Payment); moved {
-				return w.fromMoved(ctx, st, until)
+				return w.fromMoved(ctx, *st, until)
 			}
 		case payment.NotApplied:
 		}
@@ -52,8 +52,8 @@ func (w *work) commit(ctx context.Context, st Settlement) (*Answer, error) {
 			break
 		}
 	}
-	if w.mayCancel(st) && w.certainlyNot(ctx, st.Payment, doubtAt) {
-		return w.compensate(ctx, st)
+	if w.mayCancel(*st) && w.certainlyNot(ctx, st.Payment, doubtAt) {
+		return w.compensate(ctx, *st)
 	}
 	return pendingAnswer(st.Payment, payment.ResultPendingUnknown), nil
 }

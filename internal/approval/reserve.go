@@ -180,7 +180,10 @@ func (w *work) takeOver(ctx context.Context, p payment.Payment) (*Answer, bool, 
 		defer cancel()
 		w.flight.follows(q)
 		w.takenOver = true
-		a, err := w.decide(ctx, q, w.lookup(ctx))
+		st, a, err := w.decide(ctx, q, w.lookup(ctx))
+		if st != nil {
+			a, err = w.commit(ctx, st)
+		}
 		a.Replayed = true
 		return a, false, err
 	default:

@@ -15,12 +15,16 @@ func (w *work) send(ctx context.Context, p *payment.Payment) (*Answer, error) {
 	defer cancel()
 	q := &sequence{Service: w.Service, payment: p, actor: payment.ByConfirm, leaseEnd: w.leaseEnd}
 	tries := q.send(ctx)
-	a, err := w.heard(ctx, q, tries)
+	st, a, err := w.heard(ctx, q, tries)
+	if st != nil {
+		a, err = w.commit(ctx, st)
+	}
 	return w.stamp(a), err
 }
 
-// heard settles what the tries of a confirm say.
-func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (*Answer, error) {
+// heard concludes from what the tries of a confirm say. A nil settlement comes with the answer instead. It does not
+// commit: its frame and decide's are large, and the database driver below them would outgrow the stack.
+func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (*Settlement, *Answer, error) {
 	c := q.conclude(ctx, tries, false)
 	w.attempts += q.attempts
 	w.gatewayT += q.took
@@ -31,31 +35,32 @@ func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (
 	case payment.VerdictSettle:
 		return w.decide(ctx, p, c.Observation)
 	case payment.VerdictNotSent:
-		return w.notSent(ctx, p, c)
+		a, err := w.notSent(ctx, p, c)
+		return nil, a, err
 	default:
-		return w.release(ctx, p, Release{
+		a, err := w.release(ctx, p, Release{
 			DueIn: LookAgainIn, Sent: true, KeySpent: q.keySpent, Reason: "no answer settles it",
 			Observation: payment.Observation{Sighting: payment.SeenNoAnswer, TraceID: c.Last.Observation.TraceID},
 		}, payment.ResultPendingUnknown)
+		return nil, a, err
 	}
 }
 
-// decide does what the table says, as far as a live confirm may: sending again and waiting both mean that the
-// lease goes back and recovery looks in a few seconds.
-func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observation) (*Answer, error) {
+// decide goes by the table, as far as a live confirm may: sending again and waiting both mean that the lease goes back
+// and recovery looks in a few seconds. A nil settlement comes with the answer instead.
+func (w *work) decide(ctx context.Context, p payment.Payment, o payment.Observation) (*Settlement, *Answer, error) {
 	action := w.set.Rules.Decide(p, o, p.ReadAt)
+	r := Release{Incident: action.Incident, Reason: action.Reason, Observation: o}
 	switch action.Do {
 	case payment.Settle:
-		return w.commit(ctx, Settlement{Payment: p, Action: action, Observation: o, Actor: payment.ByConfirm})
+		return &Settlement{Payment: p, Action: action, Observation: o, Actor: payment.ByConfirm}, nil, nil
 	case payment.Park:
-		return w.release(ctx, p, Release{
-			Park: true, Incident: action.Incident, Reason: action.Reason, Observation: o, Sent: true,
-		}, payment.ResultPendingUnknown)
+		r.Park, r.Sent = true, true
 	default:
-		return w.release(ctx, p, Release{
-			DueIn: LookAgainIn, Incident: action.Incident, Reason: action.Reason, Observation: o,
-		}, payment.ResultPendingUnknown)
+		r.DueIn = LookAgainIn
 	}
+	a, err := w.release(ctx, p, r, payment.ResultPendingUnknown)
+	return nil, a, err
 }
 
 // notSent ends a confirm of which no try can have reached Toss.
@@ -65,7 +70,7 @@ func (w *work) notSent(ctx context.Context, p payment.Payment, c payment.Conclus
 			DueIn: LookAgainIn, NotSent: true, KeySpent: c.Last.SpendsKey(), Reason: "could not be sent",
 		}, payment.ResultPendingUnavailable)
 	}
-	a, err := w.commit(ctx, Settlement{
+	a, err := w.commit(ctx, &Settlement{
 		Payment: p, Actor: payment.ByConfirm, NotSent: true,
 		Action: payment.Action{Do: payment.Settle, To: payment.Failed, Failure: c.Failure, Reason: "could not be sent"},
 	})
