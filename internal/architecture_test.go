@@ -71,6 +71,7 @@ var mayImport = map[string][]string{
 // tests. A module that is not listed is for tests alone.
 var mayUse = map[string][]string{
 	"github.com/failsafe-go/failsafe-go":  {"breaker", "internal/pg"},
+	"github.com/google/uuid":              {"internal/store"},
 	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig", "loadtest/baseline"},
 	"github.com/pressly/goose/v3":         {"migrations", "internal/devdb", "cmd/paymentd"},
 	"github.com/go-chi/chi/v5":            {"internal/httpapi", "internal/operator", "internal/web", "internal/tosssim"},

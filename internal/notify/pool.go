@@ -72,6 +72,8 @@ type Pool struct {
 	onlyLocal   bool
 	sendTimeout time.Duration
 
+	// desk is the short way of notices for the log, past the outbox.
+	desk *desk
 	// hands holds one token per worker that has notices in hand.
 	hands  chan struct{}
 	inHand sync.WaitGroup
@@ -109,7 +111,7 @@ func New(o Options) (*Pool, error) {
 	return &Pool{
 		queue: o.Queue, workers: o.Workers, log: o.Log, metrics: m,
 		sinks: sinksOf(o, local), local: local, onlyLocal: o.Webhook == nil && o.Mail == nil, sendTimeout: o.SendTimeout,
-		hands: make(chan struct{}, o.Workers),
+		desk: newDesk(), hands: make(chan struct{}, o.Workers),
 	}, nil
 }
 
@@ -117,6 +119,7 @@ func New(o Options) (*Pool, error) {
 // if a sender does not let go in time; what it held is sent again when its lease is over.
 func (p *Pool) Run(ctx context.Context) error {
 	failures := 0
+	p.inHand.Go(func() { p.serveDesk(ctx) })
 	for ctx.Err() == nil {
 		drained, err := p.runOnce(ctx)
 		switch {

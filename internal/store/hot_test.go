@@ -27,6 +27,10 @@ func TestHotScript(t *testing.T) {
 		Sighting: payment.SeenDone, PaymentKey: "test_b0123456789", OrderID: "bench-0-1", Total: 15000, Balance: 15000,
 		Currency: payment.KRW, Method: "카드", ApprovedAt: time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC),
 	}, ""), `":`, `": `), ".$1")
+	// As with the product's own ids, those of one client ascend.
+	ascending := func(kind string) string {
+		return "('00000000-0000-7000-" + kind + "-0' || :client_id || lpad(:i || '', 10, '0'))::uuid"
+	}
 	want := `-- The two statements of a plain approval as a script of pgbench. Written by
 -- go test ./internal/store -run TestHotScript -update
 \set i :i + 1
@@ -34,7 +38,7 @@ func TestHotScript(t *testing.T) {
 		"'bench-' || :client_id || '-' || :i", "'test_' || :client_id || '-' || :i", "15000", "'KRW'", "''", "''", "'60 seconds'") + ` \gset
 ` + filled(plainSQL+plainNoticesSQL+plainResultSQL,
 		":id", "false", "'카드'", "'20261130T100000Z'", "'https://dashboard.tosspayments.com/receipt'", "false",
-		"'confirm'", "'approved'", "'"+evidence+"'") + ";\n"
+		"'confirm'", "'approved'", "'"+evidence+"'", ascending("8000"), ascending("9000"), "0", "'0 seconds'") + ";\n"
 
 	path := filepath.Join("..", "..", "loadtest", "bench", "own.sql")
 	if *update {

@@ -254,9 +254,9 @@ func (s *Store) reserveTogether(ctx context.Context, all []reservation) ([]writt
 }
 
 const mergedSettleSQL = `WITH news AS (
-		SELECT n.id, n.told, n.method, n.approved_at, n.receipt_url, n.actor, n.reason, n.evidence
-		FROM unnest($1::bigint[], $2::boolean[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[])
-			AS n (id, told, method, approved_at, receipt_url, actor, reason, evidence)
+		SELECT n.id, n.told, n.method, n.approved_at, n.receipt_url, n.actor, n.reason, n.evidence, n.paid, n.receipt
+		FROM unnest($1::bigint[], $2::boolean[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
+			$9::uuid[], $10::uuid[]) AS n (id, told, method, approved_at, receipt_url, actor, reason, evidence, paid, receipt)
 	), moved AS (
 		UPDATE payments AS p
 		SET status = 'PAID', version = p.version + 1, leased = false, due_at = NULL, looks = 0,
@@ -268,10 +268,16 @@ const mergedSettleSQL = `WITH news AS (
 		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
 		SELECT p.id, p.version, CASE WHEN p.virtual_account IS NULL THEN 'PENDING' ELSE 'AWAITING_DEPOSIT' END,
 			p.status, n.actor, n.reason, n.evidence::jsonb FROM moved AS p JOIN news AS n ON n.id = p.id
-	)` + plainNoticesSQL + plainResultSQL
+	), notice AS (
+		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
+		SELECT n.id, p.id, n.kind, n.event, p.version, $11::int, $11, now() + $12::interval
+		FROM moved AS p JOIN news AS w ON w.id = p.id
+		CROSS JOIN LATERAL (VALUES (w.paid, 'payment.paid', 'paid'), (w.receipt, 'receipt', 'receipt')) AS n (id, kind, event)
+		ON CONFLICT DO NOTHING
+	)` + plainResultSQL
 
 // settleTogether is settleAlone for many plain moves, with their notices.
-func (s *Store) settleTogether(ctx context.Context, all []move) ([]written, error) {
+func (s *Store) settleTogether(ctx context.Context, all []move) (results []written, err error) {
 	var ids []int64
 	var told []bool
 	var methods, receipts, actors, reasons []string
@@ -284,8 +290,14 @@ func (s *Store) settleTogether(ctx context.Context, all []move) ([]written, erro
 		actors, reasons = append(actors, string(m.actor)), append(reasons, clean(m.Action.Reason))
 		evidences = append(evidences, evidenceOf(o, ""))
 	}
-	rows, err := s.readPayments(ctx, "settle payment", mergedSettleSQL, ids, told, methods, approved, receipts, actors, reasons, evidences)
-	return perCall(all, rows, func(m move) int64 { return m.Payment.ID }, func(p payment.Payment) int64 { return p.ID }), err
+	h := s.handover(len(all))
+	defer func() { h.end(results) }()
+	rows, err := s.readPayments(ctx, "settle payment", mergedSettleSQL, ids, told, methods, approved, receipts, actors, reasons,
+		evidences, h.paid, h.receipt, h.attempts, h.lease)
+	if err != nil {
+		return nil, err
+	}
+	return perCall(all, rows, func(m move) int64 { return m.Payment.ID }, func(p payment.Payment) int64 { return p.ID }), nil
 }
 
 // perCall hands the returned rows to their calls; a call without one met a guard.

@@ -7,10 +7,77 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"paymentd/internal/payment"
 )
+
+// Courier delivers notices that a settle of this process has just written, so that nobody has to claim them.
+type Courier interface {
+	// Reserve keeps room for n notices and says how long their lease must be; 0: no room, somebody will claim them.
+	// Hand ends a reservation.
+	Reserve(n int) (lease time.Duration)
+	// Hand gives the notices of a reservation of n that were written, their first attempt counted, under a lease of
+	// that length which began at or after since.
+	Hand(n int, since time.Time, notices []payment.Notice)
+}
+
+// HandNoticesTo sets the courier; before the first settle, and once.
+func (s *Store) HandNoticesTo(c Courier) { s.courier = c }
+
+// noticesOfPaid is how many notices a payment that becomes PAID has: payment.paid and receipt.
+const noticesOfPaid = 2
+
+// handover is how a plain settle of some payments writes their notices: leased to the courier, or due at once. The ids
+// are made here, in ascending order, so that the index grows at its end alone (UUID version 7, RFC 9562).
+type handover struct {
+	courier       Courier // nil: nobody has room
+	since         time.Time
+	lease         time.Duration
+	attempts      int
+	paid, receipt []pgtype.UUID
+}
+
+// handover must be ended.
+func (s *Store) handover(payments int) *handover {
+	h := &handover{since: time.Now()}
+	if s.courier != nil {
+		h.lease = s.courier.Reserve(noticesOfPaid * payments)
+	}
+	if h.lease > 0 {
+		h.courier, h.attempts = s.courier, 1
+	}
+	for range payments {
+		h.paid, h.receipt = append(h.paid, newID()), append(h.receipt, newID())
+	}
+	return h
+}
+
+func newID() pgtype.UUID { return pgtype.UUID{Bytes: uuid.Must(uuid.NewV7()), Valid: true} }
+
+// end hands the notices over of what was applied; results are in the order of the ids, none if the statement failed. A
+// statement that may have been applied leaves its notices to the end of their lease.
+func (h *handover) end(results []written) {
+	if h.courier == nil {
+		return
+	}
+	var notices []payment.Notice
+	for i, w := range results {
+		if w.ending == payment.Applied {
+			notices = append(notices, h.notice(w.payment, payment.NoticePaid, h.paid[i]), h.notice(w.payment, payment.NoticeReceipt, h.receipt[i]))
+		}
+	}
+	h.courier.Hand(noticesOfPaid*len(h.paid), h.since, notices)
+}
+
+func (h *handover) notice(p payment.Payment, kind payment.NoticeKind, id pgtype.UUID) payment.Notice {
+	return payment.Notice{
+		ID: id.String(), Kind: kind, Sequence: p.Version, Attempts: h.attempts, Fence: int64(h.attempts),
+		CreatedAt: p.ReadAt, Now: p.ReadAt, Payment: p,
+	}
+}
 
 // The rows are addressed by their place, which the lock holds still: a join on the id reads the whole table while it is
 // small. A place that moved before the lock is met at the next claim.

@@ -391,3 +391,115 @@ func TestReplayBesideDeaths(t *testing.T) {
 		}
 	}
 }
+
+// desk is a courier that keeps what it is handed.
+type desk struct {
+	lease time.Duration
+
+	mu             sync.Mutex
+	promised, most int
+	notices        []payment.Notice
+}
+
+func (d *desk) Reserve(n int) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lease > 0 {
+		d.promised += n
+		d.most += n
+	}
+	return d.lease
+}
+
+func (d *desk) Hand(n int, _ time.Time, notices []payment.Notice) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.promised -= n
+	d.notices = append(d.notices, notices...)
+}
+
+// TestHandover: a courier gets just the notices that were written, each with what is needed to end it, and nobody else
+// claims them before their lease is over.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	for _, merge := range []bool{false, true} {
+		t.Run(fmt.Sprint("merge ", merge), func(t *testing.T) {
+			t.Parallel()
+			f := setup(t, func(o *Options) { o.Merge, o.RequestConns = merge, 2 })
+			d := &desk{lease: lease}
+			f.HandNoticesTo(d)
+			const payments = 40
+			var callers sync.WaitGroup
+			for i := range payments {
+				p := f.reserved(fmt.Sprint(i))
+				for range 2 { // the second of them meets a row that is PAID
+					callers.Go(func() {
+						if _, e, err := f.Settle(t.Context(), settlement(p, payment.Paid, payment.ByConfirm)); err != nil || e == payment.NotApplied {
+							t.Errorf("%s: %s, %v", p.OrderID, e, err)
+						}
+					})
+				}
+			}
+			callers.Wait()
+			if d.promised != 0 || len(d.notices) != 2*payments || d.most != 4*payments {
+				t.Fatalf("%d places still kept, %d notices of %d handed over", d.promised, len(d.notices), d.most)
+			}
+			if n := f.count("notices WHERE attempts = 1 AND due_at BETWEEN now() + interval '50 s' AND now() + interval '1 min'"); n != 2*payments {
+				t.Errorf("%d notices have the lease", n)
+			}
+			if list := f.claimAll(); len(list) != 0 {
+				t.Errorf("%d claimed by another", len(list))
+			}
+			half := d.notices[:payments]
+			tries := make([]payment.NoticeTry, 0, payments)
+			for _, n := range half {
+				tries = append(tries, payment.NoticeTry{Notice: n, Result: payment.NoticeResult{State: payment.NoticeDelivered}})
+			}
+			if err := f.FinishNotices(t.Context(), tries); err != nil {
+				t.Error(err)
+			}
+			if n := f.count("notices WHERE state = 'delivered'"); n != payments {
+				t.Errorf("%d delivered, want %d", n, payments)
+			}
+			// The process dies with the rest.
+			f.exec("UPDATE notices SET due_at = now() WHERE due_at IS NOT NULL")
+			rest := map[string]payment.Notice{}
+			for range 2 {
+				list, err := f.ClaimNotices(t.Context(), 100, lease)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range list {
+					rest[n.ID] = n
+				}
+			}
+			for _, n := range d.notices[payments:] {
+				got := rest[n.ID]
+				if got.Kind != n.Kind || got.Sequence != n.Sequence || got.Attempts != 2 || got.Payment.OrderID != n.Payment.OrderID || !got.CreatedAt.Equal(n.CreatedAt) {
+					t.Errorf("handed over %+v, claimed later %+v", n, got)
+				}
+			}
+			if len(rest) != payments {
+				t.Errorf("%d claimed after the lease, want %d", len(rest), payments)
+			}
+		})
+	}
+}
+
+// TestHandoverRefused: without room the notices are due at once, and a settle that fails keeps no room.
+func TestHandoverRefused(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	d := &desk{}
+	f.HandNoticesTo(d)
+	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
+	if list := f.claimAll(); len(list) != 2 || list[payment.NoticePaid].Attempts != 1 || len(d.notices) != 0 {
+		t.Errorf("claimed %+v, handed over %+v", list, d.notices)
+	}
+	d.lease = lease
+	f.exec("ALTER TABLE notices RENAME TO away")
+	f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByConfirm)) // without its notices
+	if d.promised != 0 || len(d.notices) != 0 {
+		t.Errorf("%d places kept, handed over %+v", d.promised, d.notices)
+	}
+}

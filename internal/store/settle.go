@@ -27,9 +27,9 @@ const plainSQL = `WITH moved AS (
 	)`
 
 const plainNoticesSQL = `, notice AS (
-		INSERT INTO notices (payment_id, kind, event, sequence)
-		SELECT p.id, n.kind, n.event, p.version
-		FROM moved AS p, (VALUES ('payment.paid', 'paid'), ('receipt', 'receipt')) AS n (kind, event)
+		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
+		SELECT n.id, p.id, n.kind, n.event, p.version, $12::int, $12, now() + $13::interval
+		FROM moved AS p, (VALUES ($10::uuid, 'payment.paid', 'paid'), ($11, 'receipt', 'receipt')) AS n (id, kind, event)
 		ON CONFLICT DO NOTHING
 	)`
 
@@ -234,15 +234,19 @@ func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment,
 func (s *Store) settleAlone(ctx context.Context, m move) written { return s.settlePlain(ctx, m, false) }
 
 func (s *Store) settlePlain(ctx context.Context, m move, bare bool) (w written) {
-	sql := plainSQL + plainNoticesSQL + plainResultSQL
-	if bare {
-		sql = plainSQL + plainResultSQL
-	}
 	o := m.Observation
-	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", sql, []any{
+	args := []any{
 		m.Payment.ID, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
 		string(m.actor), clean(m.Action.Reason), evidenceOf(o, ""),
-	}})
+	}
+	if bare {
+		w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", plainSQL + plainResultSQL, args})
+		return w
+	}
+	h := s.handover(1)
+	defer func() { h.end([]written{w}) }()
+	args = append(args, h.paid[0], h.receipt[0], h.attempts, h.lease)
+	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", plainSQL + plainNoticesSQL + plainResultSQL, args})
 	return w
 }
 

@@ -48,6 +48,8 @@ type Store struct {
 	// reserves and settles are nil where statements are not merged.
 	reserves *merger[string, reservation]
 	settles  *merger[int64, move]
+	// courier is nil until HandNoticesTo.
+	courier Courier
 }
 
 var _ approval.Store = (*Store)(nil)

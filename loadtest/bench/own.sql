@@ -27,9 +27,9 @@ WITH moved AS (
 		SELECT p.id, p.version, CASE WHEN p.virtual_account IS NULL THEN 'PENDING' ELSE 'AWAITING_DEPOSIT' END,
 			p.status, 'confirm', 'approved', '{"sighting": "DONE","paymentKey": "test_b0123456789","orderId": "bench-0-1","total": 15000,"balance": 15000,"currency": "KRW","method": "카드","approvedAt": "2026-11-30T10.00.00Z"}'::jsonb FROM moved AS p
 	), notice AS (
-		INSERT INTO notices (payment_id, kind, event, sequence)
-		SELECT p.id, n.kind, n.event, p.version
-		FROM moved AS p, (VALUES ('payment.paid', 'paid'), ('receipt', 'receipt')) AS n (kind, event)
+		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
+		SELECT n.id, p.id, n.kind, n.event, p.version, 0::int, 0, now() + '0 seconds'::interval
+		FROM moved AS p, (VALUES (('00000000-0000-7000-8000-0' || :client_id || lpad(:i || '', 10, '0'))::uuid::uuid, 'payment.paid', 'paid'), (('00000000-0000-7000-9000-0' || :client_id || lpad(:i || '', 10, '0'))::uuid, 'receipt', 'receipt')) AS n (id, kind, event)
 		ON CONFLICT DO NOTHING
 	)
 	SELECT p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
