@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -122,6 +123,15 @@ func Text(value []byte) (text string, ok bool) {
 		return "", false
 	}
 	return string(unescaped(value)), true
+}
+
+// AppendText appends text as a JSON string, as encoding/json writes it.
+func AppendText(to []byte, text string) []byte {
+	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || '~' < c || strings.ContainsRune(`"\<>&`, c) }) {
+		quoted, _ := json.Marshal(text) // a string always has one
+		return append(to, quoted...)
+	}
+	return append(append(append(to, '"'), text...), '"')
 }
 
 // unescaped is the text of a valid JSON string, a part of it if it stands there plainly.

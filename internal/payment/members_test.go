@@ -95,6 +95,24 @@ func FuzzMembers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) { sameAsDecoded(t, text) })
 }
 
+// TestAppendText: a string is written as encoding/json writes it.
+func TestAppendText(t *testing.T) {
+	t.Parallel()
+	texts := []string{"", "tgen_20260301090000AbC12", "카드", "\xff", "a\xc3", "\u2028", "\ufeff", "😀"}
+	for c := range rune(256) {
+		texts = append(texts, string(c), string([]byte{byte(c)}), "a"+string(c)+"b")
+	}
+	for _, text := range texts {
+		want, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := payment.AppendText([]byte("x"), text); string(got) != "x"+string(want) {
+			t.Errorf("%q is written as %s, want x%s", text, got, want)
+		}
+	}
+}
+
 func BenchmarkMembers(b *testing.B) {
 	text := []byte(`{"paymentKey":"tgen_20260301090000AbC12","orderId":"order-20260301-0001","amount":15000,"card":{"number":"1234****","a":[1,2,null]},"metadata":null}`)
 	b.ReportAllocs()

@@ -257,13 +257,11 @@ func parseAnyTime(text string) time.Time {
 
 // confirmBody is the JSON of a confirm.
 func confirmBody(o payment.Order) []byte {
-	return encode(wireConfirm{json.Number(o.Amount.Text(o.Currency)), o.OrderID, o.PaymentKey})
-}
-
-type wireConfirm struct {
-	Amount     json.Number `json:"amount"`
-	OrderID    string      `json:"orderId"`
-	PaymentKey string      `json:"paymentKey"`
+	b := make([]byte, 0, 50+len(o.OrderID)+len(o.PaymentKey))
+	b = append(append(b, `{"amount":`...), o.Amount.Text(o.Currency)...)
+	b = payment.AppendText(append(b, `,"orderId":`...), o.OrderID)
+	b = payment.AppendText(append(b, `,"paymentKey":`...), o.PaymentKey)
+	return append(b, '}')
 }
 
 // encode marshals strings and numbers, which cannot fail.

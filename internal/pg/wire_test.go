@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -121,6 +122,28 @@ func TestDecodeError(t *testing.T) {
 				t.Errorf("got %+v %v, want %+v %v", got, ok, tt.want, tt.ok)
 			}
 		})
+	}
+}
+
+// TestConfirmBody: what is sent is what encoding/json writes of the same members.
+func TestConfirmBody(t *testing.T) {
+	t.Parallel()
+	for _, o := range []payment.Order{
+		{PaymentKey: "tgen_20260301090000AbC12", OrderID: "order-20260301-0001", Amount: 15000, Currency: payment.KRW},
+		{PaymentKey: `"<&>\`, OrderID: "=._-", Amount: 105, Currency: "USD"},
+		{PaymentKey: "k", OrderID: "o", Amount: 999999999999999, Currency: "JPY"},
+	} {
+		want, err := json.Marshal(struct {
+			Amount     json.Number `json:"amount"`
+			OrderID    string      `json:"orderId"`
+			PaymentKey string      `json:"paymentKey"`
+		}{json.Number(o.Amount.Text(o.Currency)), o.OrderID, o.PaymentKey})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(confirmBody(o))); diff != "" {
+			t.Errorf("body (-encoding/json +ours):\n%s", diff)
+		}
 	}
 }
 
