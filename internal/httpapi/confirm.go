@@ -100,7 +100,9 @@ func statusOf(p payment.Payment) (int, error) {
 }
 
 func setTiming(w http.ResponseWriter, e *web.Event) {
-	took := time.Since(e.ArrivedAt)
-	w.Header().Set("Server-Timing", fmt.Sprintf("gateway;dur=%.3f, db;dur=%.3f, app;dur=%.3f",
-		web.Milliseconds(e.Gateway), web.Milliseconds(e.DB), web.Milliseconds(e.Own(took))))
+	text := make([]byte, 0, 64)
+	text = strconv.AppendFloat(append(text, "gateway;dur="...), web.Milliseconds(e.Gateway), 'f', 3, 64)
+	text = strconv.AppendFloat(append(text, ", db;dur="...), web.Milliseconds(e.DB), 'f', 3, 64)
+	text = strconv.AppendFloat(append(text, ", app;dur="...), web.Milliseconds(e.Own(time.Since(e.ArrivedAt))), 'f', 3, 64)
+	w.Header().Set("Server-Timing", string(text))
 }
