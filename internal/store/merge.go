@@ -17,11 +17,11 @@ import (
 const (
 	// maxMerged is the most calls in one statement: more gains nothing and keeps the first ones waiting.
 	maxMerged = 64
-	// fewLanes is how many statements of a kind run at once as long as none is held up. Two cost the server least: with
-	// five each was of half as many rows, for 1.3 times its processor time (ADR 0011).
-	fewLanes = 2
-	// heldUp is how long a call waits for a lane before it takes one that is kept back: whatever has the others (a lock, a
-	// slow disk, a standby) must not have all.
+	// fewLanes is how many statements of a kind run at once as long as none is held up. Every further one makes all of them
+	// smaller, and what a statement costs besides its rows is most of it (ADR 0011).
+	fewLanes = 1
+	// heldUp is how long a call waits for a lane before it takes one that is kept back: whatever has the first (a lock, a
+	// slow disk, a standby) must not hold up everybody.
 	heldUp = 50 * time.Millisecond
 )
 
