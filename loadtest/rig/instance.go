@@ -55,60 +55,69 @@ func (in *Instance) Start(ctx context.Context) error {
 	if in.alive() {
 		return nil
 	}
-	lines, write, err := os.Pipe()
+	// A pipe to this process would take a part of the machine that a load test measures: every line would wake it.
+	log, err := os.OpenFile(in.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", in.Name, err)
 	}
-	in.proc, err = child.Start(child.Spec{
-		Name: in.Name, Path: in.program, Args: []string{"serve"}, Env: in.env, Dir: in.rig.dir, Output: write, DeathSignal: syscall.SIGKILL,
-	})
-	_ = write.Close()
-	if err != nil {
-		return errors.Join(err, lines.Close())
+	before, err := log.Seek(0, io.SeekEnd)
+	if err == nil {
+		in.proc, err = child.Start(child.Spec{
+			Name: in.Name, Path: in.program, Args: []string{"serve"}, Env: in.env, Dir: in.rig.dir, Output: log, DeathSignal: syscall.SIGKILL,
+		})
 	}
-	ready := make(chan [2]string, 1)
-	go in.read(lines, ready)
-	late := time.NewTimer(startWithin)
-	defer late.Stop()
-	select {
-	case addresses, ok := <-ready:
-		if !ok {
-			return fmt.Errorf("start %s: it ended instead of listening", in.Name)
-		}
-		in.doors.Store(&addresses)
-		return nil
-	case <-late.C:
-		err = errors.New("it does not listen in time")
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+	if err = errors.Join(err, log.Close()); err != nil {
+		return fmt.Errorf("start %s: %w", in.Name, err)
 	}
-	return errors.Join(fmt.Errorf("start %s: %w", in.Name, err), in.end(syscall.SIGKILL))
+	if err := in.listens(ctx, before); err != nil {
+		return errors.Join(fmt.Errorf("start %s: %w", in.Name, err), in.end(syscall.SIGKILL))
+	}
+	return nil
 }
 
-// read keeps the log of one life and finds the addresses in it; ready is closed at its end.
-func (in *Instance) read(from io.ReadCloser, ready chan<- [2]string) {
-	defer close(ready)
-	defer from.Close()
-	log, err := os.OpenFile(in.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// listens waits for the addresses in the log of this life, which begins at an offset.
+func (in *Instance) listens(ctx context.Context, from int64) error {
+	log, err := os.Open(in.log)
 	if err != nil {
-		_, _ = io.Copy(io.Discard, from)
-		return
+		return err
 	}
 	defer log.Close()
-	lines := bufio.NewReader(from)
-	for {
-		line, err := lines.ReadBytes('\n')
-		_, _ = log.Write(line)
+	late := time.NewTimer(startWithin)
+	defer late.Stop()
+	for ended := false; ; {
+		doors, err := listening(io.NewSectionReader(log, from, 1<<20))
 		if err != nil {
-			return
+			return err
 		}
-		var event struct{ Msg, Public, Private string }
-		if json.Unmarshal(line, &event) == nil && event.Msg == "listening" {
-			ready <- [2]string{"http://" + event.Public, "http://" + event.Private}
-			break
+		if doors[0] != "" {
+			in.doors.Store(&doors)
+			return nil
+		}
+		if ended {
+			return errors.New("it ended instead of listening")
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-in.proc.Done():
+			ended = true // what it wrote last is still to be read
+		case <-late.C:
+			return errors.New("it does not listen in time")
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
-	_, _ = lines.WriteTo(log) // ends with the process; reading line by line would cost a load test more than it has
+}
+
+// listening finds the public and the private door in a log; empty if they are not in it yet.
+func listening(log io.Reader) (doors [2]string, err error) {
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		var event struct{ Msg, Public, Private string }
+		if json.Unmarshal(lines.Bytes(), &event) == nil && event.Msg == "listening" {
+			return [2]string{"http://" + event.Public, "http://" + event.Private}, nil
+		}
+	}
+	return doors, lines.Err()
 }
 
 // alive must be called with mu held.
