@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -309,4 +310,55 @@ func TestNoticesCommand(t *testing.T) {
 	if key := shape.FindString(out); err != nil || key != "" {
 		t.Errorf("%v; the list shows %s", err, key)
 	}
+}
+
+// TestNoticesHandedOver: a settle gives the notices for the log to its own process. One that dies with them leaves them to
+// the next one, and one that is stopped in order delivers them first.
+func TestNoticesHandedOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "PAYMENTD_NOTIFY_WEBHOOK_URL=", "PAYMENTD_NOTIFY_WEBHOOK_SECRET=")
+	const delivered = `SELECT count(*) FROM notices WHERE state = 'delivered'`
+	pay := func(p *process, name string) {
+		var buyers sync.WaitGroup
+		for range 5 {
+			buyers.Go(func() { p.confirm(newOrder(name)).want(t, 200, "PAID") })
+		}
+		buyers.Wait()
+	}
+	first := w.spawn()
+	pay(first, "dies")
+	first.kill()
+	if n := w.count(`SELECT count(*) FROM notices WHERE attempts = 1 AND (state = 'delivered' OR due_at > now() + interval '10 s')`); n != 10 {
+		t.Errorf("%d of 10 notices were under a lease", n)
+	}
+	second := w.spawn()
+	w.exec(`UPDATE notices SET due_at = now() WHERE due_at IS NOT NULL`)
+	eventually(t, "the next process delivers what the dead one had", func() bool { return w.count(delivered) == 10 })
+	pay(second, "stops")
+	second.signal(syscall.SIGTERM)
+	if status := second.wait(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	if n := w.count(delivered + ` AND attempts = 1`); w.count(delivered) != 20 || n < 10 {
+		t.Errorf("%d of 20 delivered, %d of them at the first attempt", w.count(delivered), n)
+	}
+	logged := map[string]string{} // order and kind → id
+	for line := range strings.Lines(w.log.String()) {
+		var event struct {
+			Msg, Notice, Kind string
+			Order             string `json:"order_id"`
+		}
+		if json.Unmarshal([]byte(line), &event) != nil || event.Msg != "notice" {
+			continue
+		}
+		name := event.Order + " " + event.Kind
+		if id, again := logged[name]; again && id != event.Notice {
+			t.Errorf("%s has two notices, %s and %s", name, id, event.Notice)
+		}
+		logged[name] = event.Notice
+	}
+	if len(logged) != 20 {
+		t.Errorf("%d notices logged, want 20: %v", len(logged), logged)
+	}
+	w.ledgerHolds()
 }
