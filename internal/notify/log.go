@@ -13,8 +13,8 @@ type logSender struct{ log *slog.Logger }
 
 // Send writes one line and cannot fail.
 func (l logSender) Send(ctx context.Context, n payment.Notice) error {
-	l.log.InfoContext(ctx, "notice",
-		"notice", n.ID, "kind", n.Kind, "sequence", n.Sequence, "attempt", n.Attempts,
-		"order_id", n.Payment.OrderID, "status", n.Payment.Status)
+	l.log.LogAttrs(ctx, slog.LevelInfo, "notice",
+		slog.String("notice", n.ID), slog.String("kind", string(n.Kind)), slog.Int64("sequence", n.Sequence), slog.Int("attempt", n.Attempts),
+		slog.String("order_id", n.Payment.OrderID), slog.String("status", string(n.Payment.Status)))
 	return nil
 }

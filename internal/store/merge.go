@@ -239,12 +239,13 @@ const mergedReserveSQL = `INSERT INTO payments AS p (order_id, payment_key, amou
 
 // reserveTogether is reserveAlone for many orders.
 func (s *Store) reserveTogether(ctx context.Context, all []reservation) ([]written, error) {
-	var orders, keys, currencies, members, emails []string
-	var amounts, leases []int64
-	for _, r := range all {
-		orders, keys, currencies = append(orders, r.order.OrderID), append(keys, r.order.PaymentKey), append(currencies, string(r.order.Currency))
-		members, emails = append(members, r.order.MemberID), append(emails, r.order.ReceiptEmail)
-		amounts, leases = append(amounts, int64(r.order.Amount)), append(leases, r.lease.Microseconds())
+	n := len(all)
+	orders, keys, currencies, members, emails := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	amounts, leases := make([]int64, n), make([]int64, n)
+	for i, r := range all {
+		orders[i], keys[i], currencies[i] = r.order.OrderID, r.order.PaymentKey, string(r.order.Currency)
+		members[i], emails[i] = r.order.MemberID, r.order.ReceiptEmail
+		amounts[i], leases[i] = int64(r.order.Amount), r.lease.Microseconds()
 	}
 	rows, err := s.readPayments(ctx, "reserve payment", mergedReserveSQL, orders, keys, amounts, currencies, members, emails, leases)
 	// One key under two orders in the same statement: the row belongs to the call whose order it has.
@@ -278,19 +279,16 @@ const mergedSettleSQL = `WITH news AS (
 
 // settleTogether is settleAlone for many plain moves, with their notices.
 func (s *Store) settleTogether(ctx context.Context, all []move) (results []written, err error) {
-	var ids []int64
-	var told []bool
-	var methods, receipts, actors, reasons []string
-	var approved []*time.Time
-	var evidences []*string
-	for _, m := range all {
-		o := m.Observation
-		ids, told = append(ids, m.Payment.ID), append(told, m.Told)
-		methods, receipts, approved = append(methods, clean(o.Method)), append(receipts, clean(o.ReceiptURL)), append(approved, orNull(o.ApprovedAt))
-		actors, reasons = append(actors, string(m.actor)), append(reasons, clean(m.Action.Reason))
-		evidences = append(evidences, evidenceOf(o, ""))
+	n := len(all)
+	ids, told, approved, evidences := make([]int64, n), make([]bool, n), make([]*time.Time, n), make([]*string, n)
+	methods, receipts, actors, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i := range all {
+		m, o := &all[i], &all[i].Observation
+		ids[i], told[i] = m.Payment.ID, m.Told
+		methods[i], receipts[i], approved[i] = clean(o.Method), clean(o.ReceiptURL), orNull(o.ApprovedAt)
+		actors[i], reasons[i], evidences[i] = string(m.actor), clean(m.Action.Reason), evidenceOf(*o, "")
 	}
-	h := s.handover(len(all))
+	h := s.handover(n)
 	defer func() { h.end(results) }()
 	rows, err := s.readPayments(ctx, "settle payment", mergedSettleSQL, ids, told, methods, approved, receipts, actors, reasons,
 		evidences, h.paid, h.receipt, h.attempts, h.lease)
@@ -302,14 +300,14 @@ func (s *Store) settleTogether(ctx context.Context, all []move) (results []writt
 
 // perCall hands the returned rows to their calls; a call without one met a guard.
 func perCall[Q any, K comparable](calls []Q, rows []payment.Payment, key func(Q) K, of func(payment.Payment) K) []written {
-	byKey := make(map[K]payment.Payment, len(rows))
-	for _, p := range rows {
-		byKey[of(p)] = p
+	at := make(map[K]int, len(rows))
+	for i := range rows {
+		at[of(rows[i])] = i
 	}
 	results := make([]written, len(calls))
 	for i, q := range calls {
-		if p, ok := byKey[key(q)]; ok {
-			results[i] = written{payment: p, ending: payment.Applied}
+		if j, ok := at[key(q)]; ok {
+			results[i] = written{payment: rows[j], ending: payment.Applied}
 		} else {
 			results[i] = written{ending: endingOf(pgx.ErrNoRows)}
 		}

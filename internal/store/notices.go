@@ -49,8 +49,9 @@ func (s *Store) handover(payments int) *handover {
 	if h.lease > 0 {
 		h.courier, h.attempts = s.courier, 1
 	}
-	for range payments {
-		h.paid, h.receipt = append(h.paid, newID()), append(h.receipt, newID())
+	h.paid, h.receipt = make([]pgtype.UUID, payments), make([]pgtype.UUID, payments)
+	for i := range payments {
+		h.paid[i], h.receipt[i] = newID(), newID()
 	}
 	return h
 }
@@ -63,7 +64,7 @@ func (h *handover) end(results []written) {
 	if h.courier == nil {
 		return
 	}
-	var notices []payment.Notice
+	notices := make([]payment.Notice, 0, noticesOfPaid*len(results))
 	for i, w := range results {
 		if w.ending == payment.Applied {
 			notices = append(notices, h.notice(w.payment, payment.NoticePaid, h.paid[i]), h.notice(w.payment, payment.NoticeReceipt, h.receipt[i]))
@@ -129,12 +130,16 @@ const finishNoticesSQL = `WITH tried AS (
 func (s *Store) FinishNotices(ctx context.Context, tries []payment.NoticeTry) error {
 	// Sorted as a replay locks them, so that the two hardly ever wait for each other; where PostgreSQL has to end one of
 	// them after all, the notices are sent once more.
-	tries = slices.SortedFunc(slices.Values(tries), func(a, b payment.NoticeTry) int { return strings.Compare(a.Notice.ID, b.Notice.ID) })
-	var ids, states, errs []string
-	var fences, retries []int64
-	for _, t := range tries {
-		ids, fences, states = append(ids, t.Notice.ID), append(fences, t.Notice.Fence), append(states, string(t.Result.State))
-		retries, errs = append(retries, t.Result.RetryIn.Microseconds()), append(errs, clean(t.Result.Error))
+	sorted := make([]*payment.NoticeTry, len(tries))
+	for i := range tries {
+		sorted[i] = &tries[i]
+	}
+	slices.SortFunc(sorted, func(a, b *payment.NoticeTry) int { return strings.Compare(a.Notice.ID, b.Notice.ID) })
+	ids, states, errs := make([]string, len(tries)), make([]string, len(tries)), make([]string, len(tries))
+	fences, retries := make([]int64, len(tries)), make([]int64, len(tries))
+	for i, t := range sorted {
+		ids[i], fences[i], states[i] = t.Notice.ID, t.Notice.Fence, string(t.Result.State)
+		retries[i], errs[i] = t.Result.RetryIn.Microseconds(), clean(t.Result.Error)
 	}
 	count, err := s.count(ctx, "finish notices", finishNoticesSQL, ids, fences, states, retries, errs)
 	if err == nil && count < len(tries) {
