@@ -109,7 +109,8 @@ func (s *Store) EndGiveBack(ctx context.Context, e approval.GiveBackEnd) (paymen
 		}})
 		return p, ending, err
 	}
-	return s.record(ctx, givenBack(e))
+	m := givenBack(e)
+	return s.record(ctx, &m)
 }
 
 // cancelLook is when to look again at a payment whose cancel is not done. A PAID one whose cancel was refused gets a

@@ -27,13 +27,6 @@ const (
 
 var errLostLeader = errors.New("the merged statement ended without a word")
 
-// written is how one call's write ended.
-type written struct {
-	payment payment.Payment
-	ending  payment.Ending
-	err     error
-}
-
 // merger sends the statements of concurrent calls of one kind together (ADR 0011). While fewer than its lanes are
 // busy a call runs its own statement at once; those that arrive meanwhile go as one with the next lane that comes
 // free. Nothing waits for company, and no caller's context reaches a merged statement.
@@ -221,8 +214,8 @@ func (s *Store) newMergers(most int, patience time.Duration) {
 		lanes: lanes, most: most, patience: patience, pool: s.request, key: func(r reservation) string { return r.order.OrderID },
 		alone: s.reserveAlone, together: s.reserveTogether,
 	}
-	s.settles = &merger[int64, move]{
-		lanes: lanes, most: most, patience: patience, pool: s.request, key: func(m move) int64 { return m.Payment.ID },
+	s.settles = &merger[int64, *move]{
+		lanes: lanes, most: most, patience: patience, pool: s.request, key: func(m *move) int64 { return m.Payment.ID },
 		alone: s.settleAlone, together: s.settleTogether,
 	}
 }
@@ -278,12 +271,12 @@ const mergedSettleSQL = `WITH news AS (
 	)` + plainResultSQL
 
 // settleTogether is settleAlone for many plain moves, with their notices.
-func (s *Store) settleTogether(ctx context.Context, all []move) (results []written, err error) {
+func (s *Store) settleTogether(ctx context.Context, all []*move) (results []written, err error) {
 	n := len(all)
 	ids, told, approved, evidences := make([]int64, n), make([]bool, n), make([]*time.Time, n), make([]*string, n)
 	methods, receipts, actors, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i := range all {
-		m, o := &all[i], &all[i].Observation
+		m, o := all[i], &all[i].Observation
 		ids[i], told[i] = m.Payment.ID, m.Told
 		methods[i], receipts[i], approved[i] = clean(o.Method), clean(o.ReceiptURL), orNull(o.ApprovedAt)
 		actors[i], reasons[i], evidences[i] = string(m.actor), clean(m.Action.Reason), evidenceOf(*o, "")
@@ -295,7 +288,7 @@ func (s *Store) settleTogether(ctx context.Context, all []move) (results []writt
 	if err != nil {
 		return nil, err
 	}
-	return perCall(all, rows, func(m move) int64 { return m.Payment.ID }, func(p payment.Payment) int64 { return p.ID }), nil
+	return perCall(all, rows, func(m *move) int64 { return m.Payment.ID }, func(p payment.Payment) int64 { return p.ID }), nil
 }
 
 // perCall hands the returned rows to their calls; a call without one met a guard.
@@ -307,7 +300,7 @@ func perCall[Q any, K comparable](calls []Q, rows []payment.Payment, key func(Q)
 	results := make([]written, len(calls))
 	for i, q := range calls {
 		if j, ok := at[key(q)]; ok {
-			results[i] = written{payment: rows[j], ending: payment.Applied}
+			results[i] = written{payment: &rows[j], ending: payment.Applied}
 		} else {
 			results[i] = written{ending: endingOf(pgx.ErrNoRows)}
 		}

@@ -55,7 +55,7 @@ func newScript(lanes int, fail error) *script {
 		lanes: lanes, most: lanes, patience: 10 * slow, pool: watched(), key: func(q int) int { return q % 1000 },
 		alone: func(ctx context.Context, q int) written {
 			err := send(ctx, q)
-			return written{payment: payment.Payment{ID: int64(q)}, ending: endingOf(err), err: err}
+			return written{payment: &payment.Payment{ID: int64(q)}, ending: endingOf(err), err: err}
 		},
 		together: func(ctx context.Context, calls []int) ([]written, error) {
 			if err := send(ctx, calls...); err != nil || s.fail != nil {
@@ -63,7 +63,7 @@ func newScript(lanes int, fail error) *script {
 			}
 			results := make([]written, len(calls))
 			for i, q := range calls {
-				results[i] = written{payment: payment.Payment{ID: int64(q)}, ending: payment.Applied}
+				results[i] = written{payment: &payment.Payment{ID: int64(q)}, ending: payment.Applied}
 			}
 			return results, nil
 		},
@@ -300,7 +300,7 @@ func compareMerged(t *testing.T, poison bool) {
 				together.Add(1)
 				return reserves(ctx, all)
 			}
-			f.settles.together = func(ctx context.Context, all []move) ([]written, error) {
+			f.settles.together = func(ctx context.Context, all []*move) ([]written, error) {
 				together.Add(1)
 				return settles(ctx, all)
 			}
@@ -421,7 +421,7 @@ func TestMergedConnectionKilled(t *testing.T) {
 	}
 	var statements atomic.Int64
 	settles := f.settles.together
-	f.settles.together = func(ctx context.Context, all []move) ([]written, error) {
+	f.settles.together = func(ctx context.Context, all []*move) ([]written, error) {
 		statements.Add(1)
 		return settles(ctx, all)
 	}

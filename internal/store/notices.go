@@ -67,7 +67,7 @@ func (h *handover) end(results []written) {
 	notices := make([]payment.Notice, 0, noticesOfPaid*len(results))
 	for i, w := range results {
 		if w.ending == payment.Applied {
-			notices = append(notices, h.notice(w.payment, payment.NoticePaid, h.paid[i]), h.notice(w.payment, payment.NoticeReceipt, h.receipt[i]))
+			notices = append(notices, h.notice(*w.payment, payment.NoticePaid, h.paid[i]), h.notice(*w.payment, payment.NoticeReceipt, h.receipt[i]))
 		}
 	}
 	h.courier.Hand(noticesOfPaid*len(h.paid), h.since, notices)

@@ -262,8 +262,31 @@ func (s *Store) write(ctx context.Context, st statement, scan func(pgx.Row) erro
 	return ending, wrap(st.noun, err)
 }
 
-// writePayment is write for a statement that returns the payment after it.
-func (s *Store) writePayment(ctx context.Context, st statement) (p payment.Payment, e payment.Ending, err error) {
-	e, err = s.write(ctx, st, func(row pgx.Row) error { return scanPayment(row, &p) })
-	return p, e, err
+// written is how a write of one payment ended. It goes by pointer, because callers stand several frames deep.
+type written struct {
+	// payment is the row after it; nil unless it was applied.
+	payment *payment.Payment
+	ending  payment.Ending
+	err     error
+}
+
+func (w written) results() (p payment.Payment, e payment.Ending, err error) {
+	if w.payment != nil {
+		p = *w.payment
+	}
+	return p, w.ending, w.err
+}
+
+// writeRow is write for a statement that returns the payment after it, and more.
+func (s *Store) writeRow(ctx context.Context, st statement, more ...any) (w written) {
+	p := new(payment.Payment)
+	if w.ending, w.err = s.write(ctx, st, func(row pgx.Row) error { return scanPayment(row, p, more...) }); w.ending == payment.Applied {
+		w.payment = p
+	}
+	return w
+}
+
+// writePayment is writeRow with the row as a value.
+func (s *Store) writePayment(ctx context.Context, st statement) (payment.Payment, payment.Ending, error) {
+	return s.writeRow(ctx, st).results()
 }

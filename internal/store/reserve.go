@@ -31,15 +31,14 @@ func (s *Store) Reserve(ctx context.Context, o payment.Order, lease time.Duratio
 		do = s.reserves.do
 	}
 	w := do(ctx, reservation{o, lease})
-	return w.payment, w.ending, w.err
+	return w.results()
 }
 
-func (s *Store) reserveAlone(ctx context.Context, r reservation) (w written) {
+func (s *Store) reserveAlone(ctx context.Context, r reservation) written {
 	o := r.order
-	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"reserve payment", reserveSQL, []any{
+	return s.writeRow(ctx, statement{"reserve payment", reserveSQL, []any{
 		o.OrderID, o.PaymentKey, o.Amount, o.Currency, o.MemberID, o.ReceiptEmail, r.lease,
 	}})
-	return w
 }
 
 // The key decides: its payment is the caller's own, whoever holds the order.

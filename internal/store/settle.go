@@ -125,20 +125,21 @@ const settleResultSQL = `
 // row after it. A move to FAILED needs the version; every other the state alone, so that news of an approval may come
 // from anybody, and a final state is never left by late news. What only records is NoRows while somebody else has a lease. A notice that cannot be written is left out, logged, and added by SweepMissingNotices.
 func (s *Store) Settle(ctx context.Context, st approval.Settlement) (payment.Payment, payment.Ending, error) {
-	return s.record(ctx, moveOf(st))
+	m := moveOf(st)
+	return s.record(ctx, &m)
 }
 
 // record carries a move out, without its notices if they are what keeps it from being written, and counts it.
-func (s *Store) record(ctx context.Context, m move) (payment.Payment, payment.Ending, error) {
-	p, from, ending, err := s.move(ctx, m, false)
-	if poisoned(err) {
-		s.log.ErrorContext(ctx, "settle without its notices", "order_id", m.Payment.OrderID, "to", string(m.to), "error", err)
-		p, from, ending, err = s.move(ctx, m, true)
+func (s *Store) record(ctx context.Context, m *move) (payment.Payment, payment.Ending, error) {
+	w, from := s.move(ctx, m, false)
+	if poisoned(w.err) {
+		s.log.ErrorContext(ctx, "settle without its notices", "order_id", m.Payment.OrderID, "to", string(m.to), "error", w.err)
+		w, from = s.move(ctx, m, true)
 	}
-	if ending == payment.Applied && from != p.Status {
-		s.metrics.settled(p, m.actor)
+	if w.ending == payment.Applied && from != w.payment.Status {
+		s.metrics.settled(*w.payment, m.actor)
 	}
-	return p, ending, err
+	return w.results()
 }
 
 // move is one settlement as the statement takes it.
@@ -183,13 +184,13 @@ func guard(read, to payment.Status) []payment.Status {
 
 // plain reports whether plainSQL says all of the move. Recovery's, and one that asks for a second look because the
 // payment was taken over, may have an incident to close.
-func (m move) plain() bool {
+func (m *move) plain() bool {
 	return m.to == payment.Paid && m.actor == payment.ByConfirm && m.Payment.Status != payment.Paid && m.Payment.Looks == 0 &&
 		m.Action.VerifyIn == 0 && m.Action.Incident == "" && len(m.cancels) == 0 && m.canceled() == 0
 }
 
 // canceled is the amount that went back. A virtual account that ends before anybody paid lists no cancel.
-func (m move) canceled() payment.Amount {
+func (m *move) canceled() payment.Amount {
 	if m.to == payment.Failed && len(m.cancels) == 0 {
 		return 0
 	}
@@ -202,14 +203,13 @@ func (m move) canceled() payment.Amount {
 }
 
 // ended is news of what ended at Toss before anybody paid: it owes nothing, whatever cancel of it was refused.
-func (m move) ended() bool {
+func (m *move) ended() bool {
 	return m.Observation.Sighting == payment.SeenAborted || m.Observation.Sighting == payment.SeenExpired
 }
 
-// move runs the statement; bare leaves the notices to the sweep.
-func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment, from payment.Status, e payment.Ending, err error) {
+// move runs the statement; bare leaves the notices to the sweep. from is the state before, if it was applied.
+func (s *Store) move(ctx context.Context, m *move, bare bool) (w written, from payment.Status) {
 	if m.plain() {
-		var w written
 		switch {
 		case bare:
 			w = s.settlePlain(ctx, m, true)
@@ -218,39 +218,37 @@ func (s *Store) move(ctx context.Context, m move, bare bool) (p payment.Payment,
 		default:
 			w = s.settleAlone(ctx, m)
 		}
-		return w.payment, payment.Pending, w.ending, w.err
+		return w, payment.Pending
 	}
 	sql := settleSQL + settleNoticesSQL + settleResultSQL
 	if bare {
 		sql = settleSQL + settleResultSQL
 	}
-	e, err = s.write(ctx, statement{"settle payment", sql, []any{m.args(bare)}}, func(row pgx.Row) error {
-		return scanPayment(row, &p, &from)
-	})
-	return p, from, e, err
+	w = s.writeRow(ctx, statement{"settle payment", sql, []any{m.args(bare)}}, &from)
+	return w, from
 }
 
 // settleAlone is the plain approval with its notices.
-func (s *Store) settleAlone(ctx context.Context, m move) written { return s.settlePlain(ctx, m, false) }
+func (s *Store) settleAlone(ctx context.Context, m *move) written {
+	return s.settlePlain(ctx, m, false)
+}
 
-func (s *Store) settlePlain(ctx context.Context, m move, bare bool) (w written) {
-	o := m.Observation
+func (s *Store) settlePlain(ctx context.Context, m *move, bare bool) (w written) {
+	o := &m.Observation
 	args := []any{
 		m.Payment.ID, m.Told, clean(o.Method), orNull(o.ApprovedAt), clean(o.ReceiptURL), bare,
-		string(m.actor), clean(m.Action.Reason), evidenceOf(o, ""),
+		string(m.actor), clean(m.Action.Reason), evidenceOf(*o, ""),
 	}
 	if bare {
-		w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", plainSQL + plainResultSQL, args})
-		return w
+		return s.writeRow(ctx, statement{"settle payment", plainSQL + plainResultSQL, args})
 	}
 	h := s.handover(1)
 	defer func() { h.end([]written{w}) }()
 	args = append(args, h.paid[0], h.receipt[0], h.attempts, h.lease)
-	w.payment, w.ending, w.err = s.writePayment(ctx, statement{"settle payment", plainSQL + plainNoticesSQL + plainResultSQL, args})
-	return w
+	return s.writeRow(ctx, statement{"settle payment", plainSQL + plainNoticesSQL + plainResultSQL, args})
 }
 
-func (m move) args(bare bool) pgx.StrictNamedArgs {
+func (m *move) args(bare bool) pgx.StrictNamedArgs {
 	o := m.Observation
 	var failure payment.Failure
 	if m.Action.Failure != nil {
@@ -270,7 +268,7 @@ func (m move) args(bare bool) pgx.StrictNamedArgs {
 }
 
 // closes names the incidents whose cause is gone after the move.
-func (m move) closes() []payment.IncidentKind {
+func (m *move) closes() []payment.IncidentKind {
 	var kinds []payment.IncidentKind
 	switch {
 	case m.returned:

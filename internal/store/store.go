@@ -47,7 +47,7 @@ type Store struct {
 	log        *slog.Logger
 	// reserves and settles are nil where statements are not merged.
 	reserves *merger[string, reservation]
-	settles  *merger[int64, move]
+	settles  *merger[int64, *move]
 	// courier is nil until HandNoticesTo.
 	courier Courier
 }
