@@ -199,7 +199,8 @@ func (q *sequence) conclude(ctx context.Context, tries []payment.Answer, earlier
 // next has stored a key leaves that key unused.
 func (q *sequence) count(tries []payment.Answer) {
 	begun := 0
-	for i, a := range tries {
+	for i := range tries {
+		a := &tries[i]
 		q.took += a.Took
 		if q.settledByLookup && i == len(tries)-1 || a.Kind == payment.KindRefused {
 			continue

@@ -36,18 +36,19 @@ type Conclusion struct {
 // Conclude folds the answers of all tries: an approval anywhere settles, then ABORTED or EXPIRED anywhere. earlier says that a try before them may have reached Toss (of this
 // or another process): then a refusal, a 429 or a decline settles nothing.
 func Conclude(tries []Answer, earlier bool) Conclusion {
-	var decline, final, last Answer
+	var decline, final, last *Answer
 	worst := Unavailable
-	for i, a := range tries {
+	for i := range tries {
+		a := &tries[i]
 		last = a
 		out := a.Outcome(i == 0 && !earlier)
 		switch {
 		case out == Approved:
-			return Conclusion{Verdict: VerdictSettle, Observation: a.Observation, Last: a}
+			return Conclusion{Verdict: VerdictSettle, Observation: a.Observation, Last: *a}
 		case out != Declined:
 		case a.Kind == KindPayment:
 			final = a
-		case decline.Kind != KindDeclined:
+		case decline == nil || decline.Kind != KindDeclined:
 			decline = a
 		}
 		worst = max(worst, out)
@@ -56,16 +57,19 @@ func Conclude(tries []Answer, earlier bool) Conclusion {
 		// Nothing heard at all is no proof that nothing was sent.
 		worst = max(worst, Unknown)
 	}
-	c := Conclusion{Last: last}
+	var c Conclusion
+	if last != nil {
+		c.Last = *last
+	}
 	switch {
-	case final.Kind != "":
+	case final != nil:
 		c.Verdict, c.Observation = VerdictSettle, final.Observation
 	case worst == Unknown:
 		c.Verdict = VerdictLookup
 	case worst == Declined && decline.Kind == KindDeclined:
-		c.Verdict, c.Observation = VerdictSettle, declined(decline)
+		c.Verdict, c.Observation = VerdictSettle, declined(*decline)
 	case worst == Declined:
-		c.Verdict, c.fallback = VerdictLookup, declined(decline)
+		c.Verdict, c.fallback = VerdictLookup, declined(*decline)
 	default:
 		c.Verdict, c.Failure = VerdictNotSent, notSent(tries)
 	}
