@@ -80,7 +80,7 @@ func noticesList(ctx context.Context, args, environ []string, out io.Writer) err
 		return err
 	}
 	defer p.close()
-	list, err := p.store.ListNotices(ctx, filter)
+	list, err := p.store.Background().ListNotices(ctx, filter)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func noticesReplay(ctx context.Context, args, environ []string, out io.Writer) e
 		return err
 	}
 	defer p.close()
-	r := &replay{db: p.store, out: out, ask: store.Replay{Again: *again, By: *by}, dryRun: *dryRun}
+	r := &replay{db: p.store.Background(), out: out, ask: store.Replay{Again: *again, By: *by}, dryRun: *dryRun}
 	if *allDead {
 		return r.allDead(ctx, filter)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -111,4 +112,44 @@ func filled(sql string, values ...string) string {
 		n, _ := strconv.Atoi(name[1:])
 		return values[n-1]
 	})
+}
+
+// TestPlansAreKept: a merged statement is planned once per connection, whatever the tables' statistics say and however
+// many rows it has; planning it costs the server more than a row.
+func TestPlansAreKept(t *testing.T) {
+	t.Parallel()
+	f := setup(t, func(o *Options) { o.Merge, o.RequestConns = true, 1 })
+	const rounds = 12
+	for round := range rounds {
+		var reservations []reservation
+		for i := range 1 + round%4 {
+			reservations = append(reservations, reservation{order(fmt.Sprintf("%d-%d", round, i)), lease})
+		}
+		reserved, err := f.reserves.together(t.Context(), reservations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var moves []*move
+		for _, w := range reserved {
+			m := moveOf(settlement(*w.payment, payment.Paid, payment.ByConfirm))
+			moves = append(moves, &m)
+		}
+		if _, err := f.settles.together(t.Context(), moves); err != nil {
+			t.Fatal(err)
+		}
+		f.exec("ANALYZE payments")
+	}
+	conn, err := f.pool.acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.release()
+	var statements, planned, kept int
+	if err := conn.QueryRow(t.Context(), `SELECT count(*), sum(custom_plans), sum(generic_plans) FROM pg_prepared_statements
+		WHERE statement LIKE '%unnest%' AND statement NOT LIKE '%pg_prepared%'`).Scan(&statements, &planned, &kept); err != nil {
+		t.Fatal(err)
+	}
+	if statements != 2 || planned != 0 || kept != 2*rounds {
+		t.Errorf("%d merged statements, %d times planned anew and %d times not, want 2, 0 and %d", statements, planned, kept, 2*rounds)
+	}
 }
