@@ -70,9 +70,6 @@ func (p *program) build() error {
 	p.notices, err = notify.New(notify.Options{
 		Queue: to.outbox, Workers: c.NotifyWorkers, Log: p.log, Registerer: p.registry, Webhook: to.webhook, Mail: to.mail,
 	})
-	if err == nil {
-		p.store.HandNoticesTo(p.notices)
-	}
 	return err
 }
 

@@ -73,6 +73,7 @@ func (p *program) serve(ctx context.Context, ready func(public, private string))
 		return err
 	}
 	defer p.gateway.Close()
+	p.store.HandNoticesTo(p.notices)
 	public, private, err := p.doors()
 	if err != nil {
 		return err

@@ -22,8 +22,8 @@ func (w *work) send(ctx context.Context, p *payment.Payment) (*Answer, error) {
 	return w.stamp(a), err
 }
 
-// heard concludes from what the tries of a confirm say. A nil settlement comes with the answer instead. It does not
-// commit: its frame and decide's are large, and the database driver below them would outgrow the stack.
+// heard concludes from what the tries of a confirm say. A nil settlement comes with the answer instead. An approval
+// is not committed here: its frame and decide's are large, and the database driver below them would outgrow the stack.
 func (w *work) heard(ctx context.Context, q *sequence, tries []payment.Answer) (*Settlement, *Answer, error) {
 	c := q.conclude(ctx, tries, false)
 	w.attempts += q.attempts

@@ -37,8 +37,8 @@ type handed struct {
 
 func newDesk() *desk { return &desk{arrived: make(chan struct{}, 1), full: make(chan struct{}, 1)} }
 
-// reserve keeps room for n notices, if there is.
-func (d *desk) reserve(n int) bool {
+// keepRoom keeps room for n notices, if there is.
+func (d *desk) keepRoom(n int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || len(d.waiting)+d.promised+n > deskRoom {
@@ -48,7 +48,7 @@ func (d *desk) reserve(n int) bool {
 	return true
 }
 
-// put ends a reservation of n.
+// put gives back the room for n and takes the notices.
 func (d *desk) put(n int, since time.Time, notices []payment.Notice) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,11 +72,11 @@ func signal(c chan struct{}) {
 	}
 }
 
-// take removes the first batch, if there is some; what waited too long for its lease is left out.
-func (d *desk) take() (batch []payment.Notice, some bool) {
+// take removes the first n notices; what waited too long for its lease is left out of the batch.
+func (d *desk) take() (batch []payment.Notice, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := min(len(d.waiting), mostLogged)
+	n = min(len(d.waiting), mostLogged)
 	batch = make([]payment.Notice, 0, n)
 	for _, h := range d.waiting[:n] {
 		if time.Since(h.since) < deskPatience {
@@ -90,7 +90,7 @@ func (d *desk) take() (batch []payment.Notice, some bool) {
 	if len(d.waiting) >= mostLogged {
 		signal(d.full)
 	}
-	return batch, n > 0
+	return batch, n
 }
 
 // close lets nothing more in.
@@ -116,18 +116,18 @@ func (d *desk) await(ctx context.Context) {
 	}
 }
 
-// Reserve keeps room for n notices that a settle is about to write, and says how long the lease under which it writes
-// them must be; 0: write them due at once, somebody will claim them. A reservation must be ended with Hand. Only notices
+// KeepRoom keeps room for n notices that a settle is about to write, and says how long the lease under which it writes
+// them must be; 0: write them due at once, somebody will claim them. Kept room must be given back by Hand. Only notices
 // for the log are taken: for a receiver outside a claim is a small part of the work, and a crash would cost the notice
 // the rest of its lease.
-func (p *Pool) Reserve(n int) (lease time.Duration) {
-	if !p.onlyLocal || !p.desk.reserve(n) {
+func (p *Pool) KeepRoom(n int) (lease time.Duration) {
+	if !p.onlyLocal || !p.desk.keepRoom(n) {
 		return 0
 	}
 	return deskPatience + p.lease()
 }
 
-// Hand ends a reservation of n. The notices, at most n, were written with the first attempt counted and a lease that
+// Hand gives back the room for n. The notices, at most n, were written with the first attempt counted and a lease that
 // began at or after since; no notices: none was written.
 func (p *Pool) Hand(n int, since time.Time, notices []payment.Notice) { p.desk.put(n, since, notices) }
 
@@ -142,13 +142,20 @@ func (p *Pool) serveDesk(ctx context.Context) {
 	}
 }
 
-// clearDesk delivers one batch with a worker of its own, and says whether there was one.
+// clearDesk gives one batch to a worker, and says whether there was one.
 func (p *Pool) clearDesk(ctx context.Context) bool {
 	p.hands <- struct{}{} // before the batch is taken: waiting for a worker is waiting at the desk
-	defer func() { <-p.hands }()
-	batch, some := p.desk.take()
-	if len(batch) > 0 {
-		p.deliver(ctx, batch)
+	batch, n := p.desk.take()
+	if shed := n - len(batch); shed > 0 {
+		p.log.Warn("notices waited too long for a worker, and come when their lease ends", "notices", shed)
 	}
-	return some
+	if len(batch) == 0 {
+		<-p.hands
+		return n > 0
+	}
+	p.inHand.Go(func() {
+		defer func() { <-p.hands }()
+		p.deliver(ctx, batch)
+	})
+	return true
 }

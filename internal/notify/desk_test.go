@@ -12,7 +12,7 @@ import (
 // handOver is a settle that writes n notices and hands them over, if there is room; they began to wait age ago.
 func (b *bundle) handOver(t *testing.T, n int, age time.Duration) (rows []*row) {
 	t.Helper()
-	lease := b.pool.Reserve(n)
+	lease := b.pool.KeepRoom(n)
 	var notices []payment.Notice
 	for range n {
 		r := b.queue.add(payment.NoticePaid, paid("order-1"))
@@ -54,10 +54,11 @@ func TestHandedOver(t *testing.T) {
 		if left := b.queue.left(); left != 1 {
 			t.Errorf("%d left, want 1: a whole batch waits for nobody", left)
 		}
+		b.handOver(t, 5*mostLogged, 0)
 		if err := b.stop(); err != nil {
 			t.Error(err)
 		}
-		if left, strays, got := b.queue.left(), b.queue.strays, b.count(toLog, "delivered"); left != 0 || strays != 0 || got != 10+mostLogged+1 {
+		if left, strays, got := b.queue.left(), b.queue.strays, b.count(toLog, "delivered"); left != 0 || strays != 0 || got != 10+6*mostLogged+1 {
 			t.Errorf("after the stop %d left, %d ended too late, %v delivered", left, strays, got)
 		}
 	})
@@ -75,13 +76,13 @@ func TestDeskRefuses(t *testing.T) {
 	}{
 		{name: "room", n: deskRoom, want: true},
 		{name: "no room", n: deskRoom + 1},
-		{name: "promised to another", n: 1, before: func(b *bundle) { b.pool.Reserve(deskRoom) }},
+		{name: "promised to another", n: 1, before: func(b *bundle) { b.pool.KeepRoom(deskRoom) }},
 		{name: "given back", n: 1, want: true, before: func(b *bundle) {
-			b.pool.Reserve(deskRoom)
+			b.pool.KeepRoom(deskRoom)
 			b.pool.Hand(deskRoom, time.Now(), nil)
 		}},
 		{name: "taken by those who wait", n: 1, before: func(b *bundle) {
-			b.pool.Reserve(deskRoom)
+			b.pool.KeepRoom(deskRoom)
 			b.pool.Hand(deskRoom, time.Now(), make([]payment.Notice, deskRoom))
 		}},
 		{name: "closed", n: 1, before: func(b *bundle) { b.pool.desk.close() }},
@@ -95,7 +96,7 @@ func TestDeskRefuses(t *testing.T) {
 			if tt.before != nil {
 				tt.before(b)
 			}
-			lease := b.pool.Reserve(tt.n)
+			lease := b.pool.KeepRoom(tt.n)
 			if lease > 0 != tt.want {
 				t.Errorf("a lease of %s for %d", lease, tt.n)
 			}
@@ -136,13 +137,33 @@ func TestHandedTooLate(t *testing.T) {
 		b := setup(t, Options{})
 		b.run(t)
 		synctest.Wait()
-		lease := b.pool.Reserve(1)
+		lease := b.pool.KeepRoom(1)
 		if err := b.stop(); err != nil || lease == 0 {
 			t.Fatal(err, lease)
 		}
 		b.pool.Hand(1, time.Now(), []payment.Notice{{ID: "late"}})
 		if waiting := len(b.pool.desk.waiting); waiting != 0 {
 			t.Errorf("%d wait for nobody", waiting)
+		}
+	})
+}
+
+// TestDeskKeepsUp: a database that is slow to answer is asked by several workers at once.
+func TestDeskKeepsUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Options{})
+		b.queue.latency = 200 * time.Millisecond
+		b.run(t)
+		for range 500 { // a thousand a second; one worker alone would end 320
+			b.handOver(t, 10, 0)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+		if left, got := b.queue.left(), b.count(toLog, "delivered"); left != 0 || got != 5000 {
+			t.Errorf("%d left, %v of 5000 delivered", left, got)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"paymentd/internal/payment"
 )
 
-// MaxWorkers bounds the notices in hand at one time, and with them the database connections of the pool.
+// MaxWorkers bounds the workers that have notices in hand at one time, and with them the database connections of the pool.
 const MaxWorkers = 4
 
 const (
@@ -49,7 +49,7 @@ type Sender interface {
 // Options is what a Pool needs. Zero durations mean the default.
 type Options struct {
 	Queue Queue
-	// Workers is how many notices may be in hand at one time, 1 to MaxWorkers.
+	// Workers is how many workers may have notices in hand at one time, 1 to MaxWorkers.
 	Workers    int
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -217,7 +217,7 @@ func (p *Pool) drain() error {
 		p.inHand.Wait()
 		close(done)
 	}()
-	late := time.NewTimer(p.lease())
+	late := time.NewTimer(deskPatience + p.lease())
 	defer late.Stop()
 	select {
 	case <-done:

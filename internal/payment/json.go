@@ -87,8 +87,8 @@ func knownTime(t time.Time) *time.Time {
 }
 
 // Members calls f with every member of text, which is one JSON object: the name without its escapes, the value as it
-// stands there, valid, both to be left as they are. It tells whether text is one JSON object, as encoding/json reads it
-// (bytes that are no UTF-8 are its matter in Text alone); if not, what f was told means nothing.
+// stands there, valid, both to be left as they are. It tells whether text is one JSON object; if not, what f was told means
+// nothing. As with encoding/json invalid UTF-8 is no error; names, and Text, have U+FFFD for it.
 func Members(text []byte, f func(name, value []byte)) (ok bool) {
 	at := spaceEnd(text, 0)
 	if !is(text, at, '{') {

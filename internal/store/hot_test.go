@@ -30,7 +30,7 @@ func TestHotScript(t *testing.T) {
 	}, ""), `":`, `": `), ".$1")
 	// As with the product's own ids, those of one client ascend.
 	ascending := func(kind string) string {
-		return "('00000000-0000-7000-" + kind + "-0' || :client_id || lpad(:i || '', 10, '0'))::uuid"
+		return "('00000000-0000-7000-" + kind + "-' || lpad(:client_id || '', 3, '0') || lpad(:i || '', 9, '0'))::uuid"
 	}
 	want := `-- The two statements of a plain approval as a script of pgbench. Written by
 -- go test ./internal/store -run TestHotScript -update

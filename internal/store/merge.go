@@ -17,9 +17,6 @@ import (
 const (
 	// maxMerged is the most calls in one statement: more gains nothing and keeps the first ones waiting.
 	maxMerged = 64
-	// fewLanes is how many statements of a kind run at once as long as none is held up. Every further one makes all of them
-	// smaller, and what a statement costs besides its rows is most of it (ADR 0011).
-	fewLanes = 1
 	// heldUp is how long a call waits for a lane before it takes one that is kept back: whatever has the first (a lock, a
 	// slow disk, a standby) must not hold up everybody.
 	heldUp = 50 * time.Millisecond
@@ -75,9 +72,7 @@ func (m *merger[K, Q]) do(ctx context.Context, call Q) written {
 	m.queue = append(m.queue, c)
 	m.mu.Unlock()
 
-	ended := m.pool.waits()
-	turn, taken := m.await(c)
-	err := ended(taken)
+	turn, err := m.await(c)
 	switch {
 	case err != nil:
 		return written{ending: endingOf(err), err: err}
@@ -91,24 +86,30 @@ func (m *merger[K, Q]) do(ctx context.Context, call Q) written {
 	return turn.result
 }
 
-// await waits for the call's turn; taken is false if it left the queue unsent.
-func (m *merger[K, Q]) await(c *mergedCall[Q]) (turn mergedTurn[Q], taken bool) {
-	timer := time.NewTimer(min(heldUp, m.patience))
+// await waits for the call's turn. The error means that it left the queue unsent. Waiting for the statement ahead is the
+// ordinary course; who waits longer is counted as waiting for a connection.
+func (m *merger[K, Q]) await(c *mergedCall[Q]) (mergedTurn[Q], error) {
+	step := min(heldUp, m.patience/2)
+	timer := time.NewTimer(step)
 	defer timer.Stop()
-	for left := m.patience; ; timer.Reset(min(heldUp, left)) {
+	ended := func(bool) error { return nil }
+	for left := m.patience; ; timer.Reset(min(step, left)) {
 		select {
-		case turn = <-c.wake:
-			return turn, true
+		case turn := <-c.wake:
+			return turn, ended(true)
 		case <-timer.C:
 		}
-		if left -= heldUp; left > 0 {
+		if left == m.patience {
+			ended = m.pool.waits()
+		}
+		if left -= step; left > 0 {
 			m.widen(c)
 			continue
 		}
 		if m.leave(c) {
-			return turn, false
+			return mergedTurn[Q]{}, ended(false)
 		}
-		return <-c.wake, true
+		return <-c.wake, ended(true)
 	}
 }
 
@@ -207,15 +208,15 @@ func (m *merger[K, Q]) lead(ctx context.Context, batch []*mergedCall[Q]) (own me
 	return own
 }
 
-// newMergers sets the merging of the two hot statements up; most is how many of a kind may run at once.
+// newMergers sets the merging of the two hot statements up; most is how many of a kind may run at once. One does as long as
+// it is not held up: every further lane makes all statements smaller, and their rows are the least of their cost (ADR 0011).
 func (s *Store) newMergers(most int, patience time.Duration) {
-	lanes := min(fewLanes, most)
 	s.reserves = &merger[string, reservation]{
-		lanes: lanes, most: most, patience: patience, pool: s.request, key: func(r reservation) string { return r.order.OrderID },
+		lanes: 1, most: most, patience: patience, pool: s.request, key: func(r reservation) string { return r.order.OrderID },
 		alone: s.reserveAlone, together: s.reserveTogether,
 	}
 	s.settles = &merger[int64, *move]{
-		lanes: lanes, most: most, patience: patience, pool: s.request, key: func(m *move) int64 { return m.Payment.ID },
+		lanes: 1, most: most, patience: patience, pool: s.request, key: func(m *move) int64 { return m.Payment.ID },
 		alone: s.settleAlone, together: s.settleTogether,
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type script struct {
 	sent [][]int
 	// fail is the error of every merged statement.
 	fail error
+	// lasts is how long the statement of a call alone takes; slow where it says nothing.
+	lasts map[int]time.Duration
 }
 
 const slow = time.Second
@@ -48,7 +51,7 @@ func newScript(lanes int, fail error) *script {
 		s.mu.Lock()
 		s.sent = append(s.sent, slices.Clone(calls))
 		s.mu.Unlock()
-		time.Sleep(slow)
+		time.Sleep(stdcmp.Or(s.lasts[calls[0]], slow))
 		return ctx.Err()
 	}
 	s.merger = &merger[int, int]{
@@ -210,6 +213,40 @@ func TestMergerHeldUp(t *testing.T) {
 		{"one more lane", 3, []int{9, 6, 5}, [][]int{{9}, {5, 6}}, heldUp + slow},
 		{"no more than there are", 1, []int{9, 6, 5}, [][]int{{9}, {5, 6}}, 2 * slow},
 	}
+	t.Run("a further lane is given back, and opened again", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newScript(1, nil)
+			s.most, s.lasts = 2, map[int]time.Duration{9: 5 * slow, 1: slow + heldUp/2}
+			start := time.Now()
+			var took time.Duration
+			var all sync.WaitGroup
+			for _, q := range []int{9, 1, 1001} { // the last two never share a statement
+				all.Go(func() {
+					s.do(t.Context(), q)
+					if q == 1001 {
+						took = time.Since(start)
+					}
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			// The further lane ends between two ticks and is given back; at the next tick it is opened again.
+			if want := slow + 2*heldUp + slow; took != want || s.busy != 0 {
+				t.Errorf("the last one took %s, want %s; %d lanes left over", took, want, s.busy)
+			}
+		})
+	})
+	t.Run("a short patience", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newScript(1, nil)
+			s.most, s.patience, s.lasts = 2, heldUp, map[int]time.Duration{9: 5 * slow}
+			if got := endings(s.call(t.Context(), 9, 1)); got != "applied, applied" {
+				t.Error(got)
+			}
+		})
+	})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -274,6 +311,35 @@ func TestMergerPanic(t *testing.T) {
 
 func merged(lanes int) func(*Options) {
 	return func(o *Options) { o.Merge, o.RequestConns = true, 2*lanes }
+}
+
+// TestLockedRowHoldsUpItself: while one payment's settle waits for a lock, the others go past it.
+func TestLockedRowHoldsUpItself(t *testing.T) {
+	t.Parallel()
+	f := setup(t, merged(2))
+	locked, other := f.reserved("locked"), f.reserved("other")
+	f.exec("BEGIN; SELECT FROM payments WHERE order_id = 'order_locked' FOR UPDATE")
+	settled := make(chan payment.Ending, 1)
+	go func() {
+		_, e, _ := f.Settle(t.Context(), settlement(locked, payment.Paid, payment.ByConfirm))
+		settled <- e
+	}()
+	for f.count("pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.settle(settlement(other, payment.Paid, payment.ByConfirm))
+	select {
+	case e := <-settled:
+		t.Errorf("the locked one is %s: the test shows nothing", e)
+	default:
+	}
+	f.exec("COMMIT")
+	if e := <-settled; e != payment.Applied {
+		t.Errorf("the locked one: %s", e)
+	}
+	if f.settles.busy != 0 {
+		t.Errorf("%d lanes left over", f.settles.busy)
+	}
 }
 
 // TestMergedEqualsAlone gives 64 callers the same hard rows with and without merging. One row that the server refuses

@@ -53,7 +53,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		}, []string{"pool"}),
 		connections:    gauge("paymentd_db_connections", "Open database connections.", "pool", "state"),
 		connectionsMax: gauge("paymentd_db_connections_max", "The most database connections the pool may open.", "pool"),
-		waiting:        gauge("paymentd_db_acquire_waiting", "Callers that wait for a database connection.", "pool"),
+		waiting:        gauge("paymentd_db_acquire_waiting", "Callers that wait for a database connection, or longer than 50 ms for the statement ahead.", "pool"),
 		payments:       gauge("paymentd_payments", "Unfinished payments (the same on every instance).", "status"),
 		oldest:         gauge("paymentd_oldest_pending_seconds", "Age of the oldest PENDING payment, 0 if there is none."),
 		incidents:      gauge("paymentd_incidents_open", "Open incidents (the same on every instance).", "kind"),

@@ -16,15 +16,16 @@ import (
 
 // Courier delivers notices that a settle of this process has just written, so that nobody has to claim them.
 type Courier interface {
-	// Reserve keeps room for n notices and says how long their lease must be; 0: no room, somebody will claim them.
-	// Hand ends a reservation.
-	Reserve(n int) (lease time.Duration)
-	// Hand gives the notices of a reservation of n that were written, their first attempt counted, under a lease of
+	// KeepRoom keeps room for n notices and says how long their lease must be; 0: no room, somebody will claim them.
+	// Hand gives the room back.
+	KeepRoom(n int) (lease time.Duration)
+	// Hand gives back the room for n with the notices that were written, their first attempt counted, under a lease of
 	// that length which began at or after since.
 	Hand(n int, since time.Time, notices []payment.Notice)
 }
 
-// HandNoticesTo sets the courier; before the first settle, and once.
+// HandNoticesTo sets the courier, whose owner must run it: before the first settle, and once. Views that Background has made
+// before have none.
 func (s *Store) HandNoticesTo(c Courier) { s.courier = c }
 
 // noticesOfPaid is how many notices a payment that becomes PAID has: payment.paid and receipt.
@@ -44,7 +45,7 @@ type handover struct {
 func (s *Store) handover(payments int) *handover {
 	h := &handover{since: time.Now()}
 	if s.courier != nil {
-		h.lease = s.courier.Reserve(noticesOfPaid * payments)
+		h.lease = s.courier.KeepRoom(noticesOfPaid * payments)
 	}
 	if h.lease > 0 {
 		h.courier, h.attempts = s.courier, 1

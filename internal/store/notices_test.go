@@ -392,16 +392,17 @@ func TestReplayBesideDeaths(t *testing.T) {
 	}
 }
 
-// desk is a courier that keeps what it is handed.
-type desk struct {
+// bag is a courier that keeps what it is handed.
+type bag struct {
 	lease time.Duration
 
 	mu             sync.Mutex
 	promised, most int
 	notices        []payment.Notice
+	since          time.Time
 }
 
-func (d *desk) Reserve(n int) time.Duration {
+func (d *bag) KeepRoom(n int) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lease > 0 {
@@ -411,10 +412,11 @@ func (d *desk) Reserve(n int) time.Duration {
 	return d.lease
 }
 
-func (d *desk) Hand(n int, _ time.Time, notices []payment.Notice) {
+func (d *bag) Hand(n int, since time.Time, notices []payment.Notice) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.promised -= n
+	d.since = since
 	d.notices = append(d.notices, notices...)
 }
 
@@ -426,7 +428,7 @@ func TestHandover(t *testing.T) {
 		t.Run(fmt.Sprint("merge ", merge), func(t *testing.T) {
 			t.Parallel()
 			f := setup(t, func(o *Options) { o.Merge, o.RequestConns = merge, 2 })
-			d := &desk{lease: lease}
+			d := &bag{lease: lease}
 			f.HandNoticesTo(d)
 			const payments = 40
 			var callers sync.WaitGroup
@@ -490,7 +492,7 @@ func TestHandover(t *testing.T) {
 func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	d := &desk{}
+	d := &bag{}
 	f.HandNoticesTo(d)
 	f.settle(settlement(f.reserved("a"), payment.Paid, payment.ByConfirm))
 	if list := f.claimAll(); len(list) != 2 || list[payment.NoticePaid].Attempts != 1 || len(d.notices) != 0 {
@@ -501,5 +503,31 @@ func TestHandoverRefused(t *testing.T) {
 	f.settle(settlement(f.reserved("b"), payment.Paid, payment.ByConfirm)) // without its notices
 	if d.promised != 0 || len(d.notices) != 0 {
 		t.Errorf("%d places kept, handed over %+v", d.promised, d.notices)
+	}
+}
+
+// TestHandoverSince: the lease counts from before the statement, also for a settle that has to wait in it.
+func TestHandoverSince(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	d := &bag{lease: lease}
+	f.HandNoticesTo(d)
+	p := f.reserved("a")
+	f.exec("BEGIN; SELECT FROM payments FOR UPDATE")
+	settled := make(chan error, 1)
+	go func() {
+		_, _, err := f.Settle(t.Context(), settlement(p, payment.Paid, payment.ByConfirm))
+		settled <- err
+	}()
+	for f.count("pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	waiting := time.Now()
+	f.exec("COMMIT")
+	if err := <-settled; err != nil {
+		t.Fatal(err)
+	}
+	if !d.since.Before(waiting) || len(d.notices) != 2 {
+		t.Errorf("%d notices since %s, and the settle waited at %s", len(d.notices), d.since, waiting)
 	}
 }

@@ -262,7 +262,7 @@ func (s *Store) write(ctx context.Context, st statement, scan func(pgx.Row) erro
 	return ending, wrap(st.noun, err)
 }
 
-// written is how a write of one payment ended. It goes by pointer, because callers stand several frames deep.
+// written is how a write of one payment ended. The payment is a pointer, because callers stand several frames deep.
 type written struct {
 	// payment is the row after it; nil unless it was applied.
 	payment *payment.Payment

@@ -29,7 +29,7 @@ WITH moved AS (
 	), notice AS (
 		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
 		SELECT n.id, p.id, n.kind, n.event, p.version, 0::int, 0, now() + '0 seconds'::interval
-		FROM moved AS p, (VALUES (('00000000-0000-7000-8000-0' || :client_id || lpad(:i || '', 10, '0'))::uuid::uuid, 'payment.paid', 'paid'), (('00000000-0000-7000-9000-0' || :client_id || lpad(:i || '', 10, '0'))::uuid, 'receipt', 'receipt')) AS n (id, kind, event)
+		FROM moved AS p, (VALUES (('00000000-0000-7000-8000-' || lpad(:client_id || '', 3, '0') || lpad(:i || '', 9, '0'))::uuid::uuid, 'payment.paid', 'paid'), (('00000000-0000-7000-9000-' || lpad(:client_id || '', 3, '0') || lpad(:i || '', 9, '0'))::uuid, 'receipt', 'receipt')) AS n (id, kind, event)
 		ON CONFLICT DO NOTHING
 	)
 	SELECT p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,

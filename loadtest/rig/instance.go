@@ -111,6 +111,7 @@ func (in *Instance) listens(ctx context.Context, from int64) error {
 // listening finds the public and the private door in a log; empty if they are not in it yet.
 func listening(log io.Reader) (doors [2]string, err error) {
 	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event struct{ Msg, Public, Private string }
 		if json.Unmarshal(lines.Bytes(), &event) == nil && event.Msg == "listening" {
