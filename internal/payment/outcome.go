@@ -36,7 +36,8 @@ type Conclusion struct {
 // Conclude folds the answers of all tries: an approval anywhere settles, then ABORTED or EXPIRED anywhere. earlier says that a try before them may have reached Toss (of this
 // or another process): then a refusal, a 429 or a decline settles nothing.
 func Conclude(tries []Answer, earlier bool) Conclusion {
-	var decline, final, last *Answer
+	var none Answer
+	decline, final, last := &none, &none, &none
 	worst := Unavailable
 	for i := range tries {
 		a := &tries[i]
@@ -48,7 +49,7 @@ func Conclude(tries []Answer, earlier bool) Conclusion {
 		case out != Declined:
 		case a.Kind == KindPayment:
 			final = a
-		case decline == nil || decline.Kind != KindDeclined:
+		case decline.Kind != KindDeclined:
 			decline = a
 		}
 		worst = max(worst, out)
@@ -57,12 +58,9 @@ func Conclude(tries []Answer, earlier bool) Conclusion {
 		// Nothing heard at all is no proof that nothing was sent.
 		worst = max(worst, Unknown)
 	}
-	var c Conclusion
-	if last != nil {
-		c.Last = *last
-	}
+	c := Conclusion{Last: *last}
 	switch {
-	case final != nil:
+	case final.Kind != "":
 		c.Verdict, c.Observation = VerdictSettle, final.Observation
 	case worst == Unknown:
 		c.Verdict = VerdictLookup
