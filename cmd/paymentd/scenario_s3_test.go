@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"paymentd/internal/tosssim"
-	"paymentd/loadtest/rig"
 )
 
 // s3Iterations are driven in 127 s of real time; a quick run drives until everything has been seen.
@@ -77,7 +76,7 @@ func TestScenarioS3(t *testing.T) {
 
 	load, seen := make(chan []*iteration, 1), &atomic.Bool{}
 	t.Cleanup(func() { seen.Store(true) })
-	begin, stood := time.Now(), rig.Standstill(t.Context())
+	begin := time.Now()
 	go func() {
 		load <- in.drive(at.every, func(n int) bool { return seen.Load() || realTime() && n == s3Iterations })
 	}()
@@ -88,16 +87,14 @@ func TestScenarioS3(t *testing.T) {
 	awaits(t, "the breaker opens", at.openFor, func() bool { return in.moves("closed", "open") == 1 })
 	opened := time.Since(begin)
 	awaits(t, "trials fail and it opens again", 3*at.openFor, func() bool { return in.moves("half_open", "open") >= 1 })
-	waits := time.Now()
 	time.Sleep(time.Until(begin.Add(at.up)))
 	if !realTime() { // at its own time 30 s is in the middle of an open phase, so that no trials see both
 		again := in.moves("half_open", "open")
-		waits = time.Now()
 		awaits(t, "it has just opened again", 2*at.openFor, func() bool { return in.moves("half_open", "open") > again })
 	}
 	w.listen(true)
-	// Where the machine stood still just now, trials had begun before the port was open again.
-	amid := in.moves("open", "half_open") > in.moves("half_open", "open") && stood(waits, time.Now()) > 500*time.Millisecond
+	// On a slow machine the open phase is over by now, and a trial may have begun before the port was open again.
+	amid := in.moves("open", "half_open") > in.moves("half_open", "open")
 	up := time.Since(begin)
 	awaits(t, "the breaker closes", 3*at.openFor, func() bool { return in.moves("half_open", "closed") == 1 })
 	closed := time.Since(begin)
