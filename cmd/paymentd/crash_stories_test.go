@@ -227,6 +227,7 @@ func leftLateApproval(c *crash) {
 	first := c.spawn()
 	c.becomes(c.o, "FAILED") // not hastened: the second look must come after the approval
 	first.kill()
+	c.ghosts() // a claim of the dead process would take the row for a whole lease
 	c.confirmedBySomebody(c.o)
 	c.hasten()
 }
