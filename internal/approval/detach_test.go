@@ -173,6 +173,15 @@ func TestDrain(t *testing.T) {
 		}
 		r.drain()
 	})
+	inBubble(t, "has no time and nothing to wait for", func(r *rig) {
+		ctx, cancel := context.WithCancel(r.Context())
+		cancel()
+		for range 50 {
+			if err := r.service.Drain(ctx); err != nil {
+				r.Fatalf("drain: %v", err)
+			}
+		}
+	})
 	inBubble(t, "overlaps with new work", func(r *rig) {
 		var wg sync.WaitGroup
 		for range 50 {

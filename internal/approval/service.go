@@ -73,10 +73,16 @@ func (s *Service) WithStore(store Store) *Service {
 
 // Drain waits until every detached confirm and cancel has ended, or ctx has.
 func (s *Service) Drain(ctx context.Context) error {
+	empty := s.running.empty()
 	select {
-	case <-s.running.empty():
+	case <-empty:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-empty: // also when there was no time to wait
+		return nil
+	default:
 		return context.Cause(ctx)
 	}
 }
