@@ -28,7 +28,8 @@ const (
 	headersWithin = 5 * time.Second
 	idleFor       = 2 * time.Minute
 	maxHeader     = 16 << 10
-	// balancerBeat is how long a load balancer gets to see that we are not ready before we stop listening.
+	// balancerBeat is how long a load balancer gets to see that we are not ready before we stop listening,
+	// and after that what its last connections carry gets to us.
 	balancerBeat = time.Second
 )
 
@@ -152,7 +153,7 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 	if err != nil {
 		return errors.Join(fmt.Errorf("public door (%sLISTEN): %w", prefix, err), privateListener.Close())
 	}
-	privateServer, publicServer := p.server(private), p.server(public)
+	privateServer, gate := p.server(private), newGate(p.server(public), publicListener)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
@@ -166,7 +167,7 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 		})
 	}
 	start("private door", func() error { return privateServer.Serve(privateListener) })
-	start("public door", func() error { return publicServer.Serve(publicListener) })
+	start("public door", gate.serve)
 	start("recovery", func() error { return p.recovery.Run(loops) })
 	start("webhooks", func() error { return p.hints.Run(loops) })
 	start("notices", func() error { return p.notices.Run(loops) })
@@ -177,7 +178,7 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 		ready(publicListener.Addr().String(), privateListener.Addr().String())
 	}
 	<-ctx.Done()
-	err = p.stop(ctx, publicServer, func() { stopLoops(); _ = privateServer.Close(); parts.Wait() })
+	err = p.stop(ctx, gate, func() { stopLoops(); _ = privateServer.Close(); parts.Wait() })
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, ctx.Err()) {
 		return errors.Join(cause, err)
 	}
@@ -186,17 +187,18 @@ func (p *program) run(ctx context.Context, public, private http.Handler, ready f
 
 // stop ends everything within SHUTDOWN_WITHIN. What does not end in time is left: its leases run out, and recovery
 // of another instance or of the next start finds it. endParts stops the loops and waits for every part.
-func (p *program) stop(ctx context.Context, public *http.Server, endParts func()) error {
+func (p *program) stop(ctx context.Context, public *gate, endParts func()) error {
 	p.draining.Store(true)
 	within := p.config.Shutdown()
 	p.log.Info("stopping", "cause", context.Cause(ctx).Error(), "within", within.String())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
-	time.Sleep(min(balancerBeat, within/10))
+	beat := min(balancerBeat, within/10)
+	time.Sleep(beat)
 	// A sync may have an hour of work before it; what it has done it tells, and recovery goes on with the rest.
 	p.recovery.StopSyncs()
 	var left error
-	if err := public.Shutdown(ctx); err != nil {
+	if err := public.shut(ctx, beat); err != nil {
 		left = errors.New("some requests were still running at the end of SHUTDOWN_WITHIN")
 	}
 	if err := p.confirm.Drain(ctx); err != nil {
@@ -207,7 +209,9 @@ func (p *program) stop(ctx context.Context, public *http.Server, endParts func()
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		left = errors.New("some background work was still running at the end of SHUTDOWN_WITHIN; recovery will find it")
+		if left == nil { // else it had no time
+			left = errors.New("some background work was still running at the end of SHUTDOWN_WITHIN; recovery will find it")
+		}
 	}
 	p.log.Info("stopped")
 	return left
