@@ -56,7 +56,7 @@ func auditCommand(ctx context.Context, args, environ []string, out io.Writer) er
 type streams struct{ out, errs io.Writer }
 
 func auditTo(ctx context.Context, args, environ []string, s streams) error {
-	f, set := flags("audit", auditHelp, s.out), auditFlags{}
+	f, set := flags("audit", auditHelp), auditFlags{}
 	set.define(f)
 	if done, err := parse(f, args, s.out); done {
 		return err

@@ -60,7 +60,6 @@ func TestCommandLine(t *testing.T) {
 		{name: "version as a flag", args: []string{"--version"}, out: []string{"paymentd dev (go1."}},
 		{name: "nothing", status: 1, errs: []string{"usage: paymentd <command>"}},
 		{name: "unknown command", args: []string{"srve"}, status: 1, errs: []string{`unknown command "srve"`}},
-		{name: "unknown flag", args: []string{"version", "--loud"}, status: 1},
 		{name: "too many arguments", args: []string{"serve", "now"}, status: 1, errs: []string{"too many arguments"}},
 		{
 			name: "all mistakes at once", args: []string{"serve"}, status: 1,
@@ -101,6 +100,33 @@ func TestCommandLine(t *testing.T) {
 			}
 			if r.took > time.Minute {
 				t.Errorf("took %s", r.took)
+			}
+		})
+	}
+}
+
+// TestFlagErrors: every subcommand tells of a flag that it cannot read on stderr alone, in one line and with the same status.
+func TestFlagErrors(t *testing.T) {
+	t.Parallel()
+	rows := [][]string{
+		{"notices", "list"}, {"notices", "replay"}, {"sync", "order-1", "--timeout=soon"}, {"notices", "replay", "id", "--since=soon"},
+	}
+	for _, c := range commands() {
+		rows = append(rows, []string{c.name})
+	}
+	for _, args := range rows {
+		wrong := args[len(args)-1]
+		if !strings.HasPrefix(wrong, "--") {
+			wrong = "--loud"
+			args = append(args, wrong)
+		}
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			r := runBinary(t, nil, args...)
+			flag, _, _ := strings.Cut(wrong[1:], "=")
+			if r.status != 1 || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 ||
+				!strings.Contains(r.stderr, flag) || !strings.Contains(r.stderr, "see paymentd "+args[0]) {
+				t.Errorf("status %d, stdout %q, stderr %q", r.status, r.stdout, r.stderr)
 			}
 		})
 	}

@@ -21,31 +21,44 @@ import (
 	"paymentd/migrations"
 )
 
-// parse reads flags; done says that help was asked for and shown. No command takes arguments behind its flags.
+// parse reads flags; done says that help was asked for and shown, or that err is not nil. No argument may stand beside them.
 func parse(f *flag.FlagSet, args []string, out io.Writer) (done bool, err error) {
-	f.SetOutput(out)
-	switch err := f.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return true, nil
-	case err != nil:
-		return true, errShown
-	case f.NArg() > 0:
+	more, done, err := parseMixed(f, args, out)
+	if len(more) > 0 {
 		return true, fmt.Errorf("%s: too many arguments; see paymentd %s --help", f.Name(), f.Name())
 	}
-	return false, nil
+	return done, err
 }
 
-func flags(name, about string, out io.Writer) *flag.FlagSet {
+// parseMixed is parse for a command with arguments: they stand before, between and behind the flags.
+func parseMixed(f *flag.FlagSet, args []string, out io.Writer) (more []string, done bool, err error) {
+	f.SetOutput(io.Discard) // a mistake is told by whoever gets the error, without all of the help
+	for {
+		switch err := f.Parse(args); {
+		case errors.Is(err, flag.ErrHelp):
+			f.SetOutput(out)
+			f.Usage()
+			return nil, true, nil
+		case err != nil:
+			return nil, true, fmt.Errorf("%s: %w; see paymentd %s --help", f.Name(), err, f.Name())
+		case f.NArg() == 0:
+			return more, false, nil
+		}
+		more, args = append(more, f.Arg(0)), f.Args()[1:]
+	}
+}
+
+func flags(name, about string) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.Usage = func() {
-		fmt.Fprint(out, about)
+		fmt.Fprint(f.Output(), about)
 		f.PrintDefaults()
 	}
 	return f
 }
 
 func versionCommand(_ context.Context, args, _ []string, out io.Writer) error {
-	f := flags("version", "usage: paymentd version\n\nPrints the version of paymentd and of Go.\n", out)
+	f := flags("version", "usage: paymentd version\n\nPrints the version of paymentd and of Go.\n")
 	if done, err := parse(f, args, out); done {
 		return err
 	}
@@ -56,7 +69,7 @@ func versionCommand(_ context.Context, args, _ []string, out io.Writer) error {
 func migrateCommand(ctx context.Context, args, environ []string, out io.Writer) error {
 	f := flags("migrate", "usage: paymentd migrate [up | status | down --yes]\n\n"+
 		"Brings the database of PAYMENTD_DATABASE_URL to this version's schema (up, the default; serve does it too),\n"+
-		"lists the migrations (status), or takes all of them back and the data with them (down).\n", out)
+		"lists the migrations (status), or takes all of them back and the data with them (down).\n")
 	yes := f.Bool("yes", false, "confirm that down may drop all data")
 	verb := "up"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -138,7 +151,7 @@ func (p *program) close() {
 
 func healthCommand(ctx context.Context, args, environ []string, out io.Writer) error {
 	f := flags("healthcheck", "usage: paymentd healthcheck [flags]\n\n"+
-		"Asks /readyz of the private door (PAYMENTD_ADMIN_LISTEN); exits 0 if paymentd is ready.\n", out)
+		"Asks /readyz of the private door (PAYMENTD_ADMIN_LISTEN); exits 0 if paymentd is ready.\n")
 	url := f.String("url", "", "ask this URL instead")
 	timeout := f.Duration("timeout", 3*time.Second, "longest wait")
 	if done, err := parse(f, args, out); done {
@@ -174,7 +187,7 @@ func healthCommand(ctx context.Context, args, environ []string, out io.Writer) e
 }
 
 func serveCommand(ctx context.Context, args, environ []string, out io.Writer) error {
-	f := flags("serve", serveHelp(), out)
+	f := flags("serve", serveHelp())
 	check := f.Bool("check", false, "check the settings, print what follows from them, and exit")
 	if done, err := parse(f, args, out); done {
 		return err

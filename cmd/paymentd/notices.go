@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,7 +44,7 @@ func noticesCommand(ctx context.Context, args, environ []string, out io.Writer) 
 	case "replay":
 		return noticesReplay(ctx, args, environ, out)
 	case "":
-		f := flags("notices", noticesAbout, out)
+		f := flags("notices", noticesAbout)
 		if done, err := parse(f, args, out); done {
 			return err
 		}
@@ -56,7 +55,7 @@ func noticesCommand(ctx context.Context, args, environ []string, out io.Writer) 
 }
 
 func noticesList(ctx context.Context, args, environ []string, out io.Writer) error {
-	f := flags("notices list", noticesAbout, out)
+	f := flags("notices list", noticesAbout)
 	state := f.String("state", string(payment.NoticeDead), "queued, dead, delivered, superseded or all")
 	kind := f.String("kind", "", "payment.paid, payment.failed, payment.canceled or receipt")
 	order := f.String("order", "", "notices of this orderId alone")
@@ -191,7 +190,7 @@ type replay struct {
 }
 
 func noticesReplay(ctx context.Context, args, environ []string, out io.Writer) error {
-	f := flags("notices replay", noticesAbout, out)
+	f := flags("notices replay", noticesAbout)
 	allDead := f.Bool("all-dead", false, "replay every dead notice")
 	kind := f.String("kind", "", "with --all-dead: this kind alone")
 	since := f.Duration("since", 0, "with --all-dead: of the last 48h, for example; 0 = all")
@@ -217,27 +216,14 @@ func noticesReplay(ctx context.Context, args, environ []string, out io.Writer) e
 		return err
 	}
 	defer p.close()
+	for i, id := range ids {
+		ids[i] = strings.ToLower(id)
+	}
 	r := &replay{db: p.store.Background(), out: out, ask: store.Replay{Again: *again, By: *by}, dryRun: *dryRun}
 	if *allDead {
 		return r.allDead(ctx, filter)
 	}
 	return r.these(ctx, ids)
-}
-
-// parseMixed lets flags stand before, between and behind the ids.
-func parseMixed(f *flag.FlagSet, args []string, out io.Writer) (ids []string, done bool, err error) {
-	f.SetOutput(out)
-	for {
-		switch err := f.Parse(args); {
-		case errors.Is(err, flag.ErrHelp):
-			return nil, true, nil
-		case err != nil:
-			return nil, true, errShown
-		case f.NArg() == 0:
-			return ids, false, nil
-		}
-		ids, args = append(ids, strings.ToLower(f.Arg(0))), f.Args()[1:]
-	}
 }
 
 // allDead works page by page, the newest payments first, so that any number of dead notices fits into memory.

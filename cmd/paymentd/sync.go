@@ -59,21 +59,14 @@ func (s *syncFlags) define(f *flag.FlagSet) {
 
 // parse takes orders also between and before flags.
 func (s *syncFlags) parse(args []string, out io.Writer) (done bool, err error) {
-	f := flags("sync", syncHelp, out)
+	f := flags("sync", syncHelp)
 	s.define(f)
-	f.SetOutput(out)
-	for {
-		switch err := f.Parse(args); {
-		case errors.Is(err, flag.ErrHelp):
-			return true, nil
-		case err != nil:
-			return true, errShown
-		}
-		if f.NArg() == 0 {
-			return false, s.check()
-		}
-		s.orders, args = append(s.orders, f.Arg(0)), f.Args()[1:]
+	more, done, err := parseMixed(f, args, out)
+	if done {
+		return true, err
 	}
+	s.orders = append(s.orders, more...)
+	return false, s.check()
 }
 
 func (s *syncFlags) check() error {
