@@ -32,8 +32,8 @@ Compares Toss's transactions of a period with our payments. Every difference is 
 TIME is 2026-11-29 or 2026-11-29T10:00:00 (Korean time, as in Toss's dashboard), or RFC 3339 with an offset. The
 default is the whole of yesterday in Korea; with one of the two, the other is a day away. At most 31 days.
 
-Settings are those of serve. paymentKeys are printed: with one a payment can be confirmed, keep the output private.
-Lookups keep to LOOKUP_RATE, beside those of a running service. Exit status: 0 equal, 3 something differs, 1 an error.
+Settings are those of serve; API_KEYS may be missing. paymentKeys are printed: with one a payment can be confirmed, keep
+the output private. Lookups keep to LOOKUP_RATE, beside those of a running service. Exit status: 0 equal, 3 something differs, 1 an error.
 
 `
 
@@ -68,9 +68,9 @@ func auditTo(ctx context.Context, args, environ []string, s streams) error {
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	c, err := loadConfig(environ)
+	c, err := settingsBeside(environ)
 	if err != nil {
-		return fmt.Errorf("settings:\n%w", err)
+		return err
 	}
 	report, err := audit(ctx, c, s.errs, recovery.AuditOptions{From: from, To: to, DryRun: set.dryRun})
 	if err != nil {

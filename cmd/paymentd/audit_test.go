@@ -30,7 +30,7 @@ func (w *world) audit(args ...string) audited {
 	var out, errs bytes.Buffer
 	now := time.Now()
 	args = append([]string{"--from", now.Add(-time.Hour).Format(time.RFC3339), "--to", now.Add(time.Hour).Format(time.RFC3339)}, args...)
-	err := auditTo(w.t.Context(), args, w.env(), streams{&out, &errs})
+	err := auditTo(w.t.Context(), args, w.keyless(), streams{&out, &errs})
 	return audited{err, out.String(), errs.String()}
 }
 

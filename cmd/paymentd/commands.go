@@ -128,6 +128,15 @@ func databaseURL(environ []string) (string, error) {
 	return "", fmt.Errorf("%sDATABASE_URL is required (or %sDATABASE_URL_FILE)", prefix, prefix)
 }
 
+// settingsBeside are those of serve, but for the keys of its doors: a command beside it opens none and calls none.
+func settingsBeside(environ []string) (Config, error) {
+	c, err := loadConfig(environ, prefix+"API_KEYS")
+	if err != nil {
+		return c, fmt.Errorf("settings:\n%w", err)
+	}
+	return c, nil
+}
+
 // beside is the program of a command that works beside serve: its store is open, and the schema as new as the program.
 func beside(ctx context.Context, c Config, log *slog.Logger) (*program, error) {
 	p := &program{config: c, log: log, registry: prometheus.NewRegistry()}

@@ -158,6 +158,37 @@ func TestConfigTellsAllMistakesAtOnceAndNoSecret(t *testing.T) {
 	}
 }
 
+// TestConfigBesideServe: a command that opens no door does without keys, but takes no wrong ones and spares nothing else.
+func TestConfigBesideServe(t *testing.T) {
+	t.Parallel()
+	given := minimal("PAYMENTD_BULKHEAD=7")
+	for _, tc := range []struct {
+		name string
+		env  []string
+		want string
+	}{
+		{"no keys", []string{given[0], given[2], given[3]}, ""},
+		{"keys", given, ""},
+		{"wrong keys", []string{given[0], "PAYMENTD_API_KEYS=x", given[2]}, "PAYMENTD_API_KEYS: "},
+		{"no database", given[1:], "PAYMENTD_DATABASE_URL: is required"},
+		{"another mistake", []string{given[0], given[2], "PAYMENTD_BULKHEAD=-1"}, "PAYMENTD_BULKHEAD: must not be negative"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := settingsBeside(tc.env)
+			if tc.want == "" {
+				if err != nil || c.Bulkhead != 7 || c.TossSecretKey != "test_sk_toss-secret" {
+					t.Errorf("%v, %+v", err, c)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "API_KEYS: is required") {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
 func TestConfigLiveKey(t *testing.T) {
 	t.Parallel()
 	env := minimal("PAYMENTD_TOSS_URL=http://toss.example")

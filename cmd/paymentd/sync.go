@@ -22,8 +22,8 @@ Does recovery's work now and says what it did: for every attempt of the given or
 unfinished payments. What Toss says decides; the command never contradicts it. --dry-run only says what would happen
 and why.
 
-It works on the database and on Toss itself, with the settings of serve, and not through a running paymentd: it also helps when
-none runs, it can show how far it is, and no HTTP answer bounds it. Leases and fences make it safe beside running instances,
+It works on the database and on Toss itself, with the settings of serve (API_KEYS may be missing), and not through a running
+paymentd: it also helps when none runs, it can show how far it is, and no HTTP answer bounds it. Leases and fences make it safe beside running instances,
 live confirms and a second sync; a payment that somebody works on is reported as in_progress and left alone. LOOKUP_RATE,
 CANCEL_RATE, RATE_LIMIT and the breaker count for the command alone, beside those of a running service.
 
@@ -93,9 +93,9 @@ func syncTo(ctx context.Context, args, environ []string, s streams) error {
 	if done, err := set.parse(args, s.out); done || err != nil {
 		return err
 	}
-	c, err := loadConfig(environ)
+	c, err := settingsBeside(environ)
 	if err != nil {
-		return fmt.Errorf("settings:\n%w", err)
+		return err
 	}
 	if c.LogLevel == "info" {
 		c.LogLevel = "warn" // the table says what was done

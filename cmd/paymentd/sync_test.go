@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +26,18 @@ func (in *instance) doubt(name string) order {
 var atRest = []string{"PAYMENTD_RECOVERY_DUE_EVERY=1000h", "PAYMENTD_RECOVERY_EVERY=1000h", "PAYMENTD_RETRY_MAX=0", "PAYMENTD_RESEND_WITHIN=2100h",
 	"PAYMENTD_BREAKER_WINDOW=0"}
 
+// keyless are the variables of a command beside serve, which needs no key of the doors.
+func (w *world) keyless() []string {
+	return slices.DeleteFunc(w.env(), func(pair string) bool { return strings.HasPrefix(pair, "PAYMENTD_API_KEYS=") })
+}
+
 // syncs runs the command beside whatever else runs.
 func (w *world) syncs(args ...string) (stdout, stderr string, err error) {
 	w.t.Helper()
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(w.t.(*testing.T).Context(), 2*time.Minute)
 	defer cancel()
-	err = syncTo(ctx, args, w.env(), streams{&out, &errs})
+	err = syncTo(ctx, args, w.keyless(), streams{&out, &errs})
 	return out.String(), errs.String(), err
 }
 
