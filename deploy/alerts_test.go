@@ -1,47 +1,16 @@
 package deploy
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.yaml.in/yaml/v4"
 )
-
-// programs finds Prometheus's programs once, fetching them where Debian's packages can be had.
-var programs = sync.OnceValues(func() (string, error) {
-	var complaint bytes.Buffer
-	find := exec.Command("../tools/prometheus")
-	find.Stderr = &complaint
-	out, err := find.Output()
-	if err != nil {
-		return complaint.String(), err
-	}
-	return strings.TrimSpace(string(out)), nil
-})
-
-// program is the path of one of them; the test is skipped where there are none. CI is a Debian, and has them.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	dir, err := programs()
-	if err != nil {
-		if _, apt := exec.LookPath("apt-get"); apt == nil || os.Getenv("CI") != "" {
-			t.Fatalf("%v: %s", err, dir)
-		}
-		t.Skipf("no Prometheus here: %s", dir)
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil && name == "alertmanager" {
-		path = filepath.Join(dir, "prometheus-alertmanager")
-	}
-	return path
-}
 
 func mustRun(t *testing.T, path string, args ...string) string {
 	t.Helper()
@@ -54,7 +23,7 @@ func mustRun(t *testing.T, path string, args ...string) string {
 
 func TestPrometheusFiles(t *testing.T) {
 	t.Parallel()
-	promtool := program(t, "promtool")
+	promtool := Program(t, "promtool")
 	mustRun(t, promtool, "check", "config", "prometheus/prometheus.yml")
 	mustRun(t, promtool, "check", "rules", "prometheus/rules/paymentd.yml")
 }
@@ -63,12 +32,12 @@ var ruleTests = []string{"prometheus/rules_test.yml", "prometheus/rules_budget_t
 
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
-	mustRun(t, program(t, "promtool"), append([]string{"test", "rules"}, ruleTests...)...)
+	mustRun(t, Program(t, "promtool"), append([]string{"test", "rules"}, ruleTests...)...)
 }
 
 func TestAlertmanagerFile(t *testing.T) {
 	t.Parallel()
-	amtool := program(t, "amtool")
+	amtool := Program(t, "amtool")
 	const file = "alertmanager/alertmanager.yml"
 	mustRun(t, amtool, "check-config", file)
 	for _, alert := range []string{"PaymentsFailing", "BreakerOpen", "MoneyIncidentOpen"} {

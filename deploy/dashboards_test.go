@@ -137,7 +137,7 @@ var (
 // TestDashboardQueries: Prometheus reads every one; figures of the database are not summed over the instances.
 func TestDashboardQueries(t *testing.T) {
 	t.Parallel()
-	promtool := program(t, "promtool")
+	promtool := Program(t, "promtool")
 	var rules strings.Builder
 	rules.WriteString("groups:\n  - name: dashboards\n    rules:\n")
 	n := 0

@@ -1,3 +1,3 @@
-// Package deploy holds what runs beside paymentd: alert rules, dashboards, container files. It has no code; its tests
-// keep the files true.
+// Package deploy holds what runs beside paymentd: alert rules, dashboards, container files. Its tests keep the
+// files true; its one function finds the programs that read them.
 package deploy

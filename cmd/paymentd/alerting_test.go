@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"paymentd/deploy"
 	"paymentd/internal/tosssim"
 )
 
@@ -27,7 +28,7 @@ func TestScenarioS7(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a minute of traffic")
 	}
-	prometheusProgram(t, "alertmanager")
+	deploy.Program(t, "alertmanager")
 	w := newWorld(t)
 	in := w.scenario("fail-fast", nil, "PAYMENTD_TOSS_CONFIRM_TIMEOUT=2s", "PAYMENTD_ANSWER_WITHIN=1s", "PAYMENTD_RATE_LIMIT=0", "PAYMENTD_RECOVERY_DUE_EVERY=1s")
 	pager := newPager(t)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"paymentd/deploy"
 	"paymentd/internal/tosssim"
 )
 
@@ -111,7 +112,7 @@ func TestDashboardsShowARun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a minute of traffic")
 	}
-	prometheusProgram(t, "prometheus")
+	deploy.Program(t, "prometheus")
 	d := newDemonstration(t)
 	prometheus := startPrometheus(t, d.in, time.Second, "")
 	eventually(t, "the first scrape", func() bool {

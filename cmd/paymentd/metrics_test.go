@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"paymentd/deploy"
 )
 
 const (
@@ -121,7 +123,7 @@ var criticised []string
 // TestMetricsAreClean: Prometheus's own check has nothing to say about names, help texts and units.
 func TestMetricsAreClean(t *testing.T) {
 	t.Parallel()
-	check := exec.CommandContext(t.Context(), prometheusProgram(t, "promtool"), "check", "metrics")
+	check := exec.CommandContext(t.Context(), deploy.Program(t, "promtool"), "check", "metrics")
 	check.Stdin = strings.NewReader(scrape(t))
 	out, err := check.CombinedOutput()
 	var left []string

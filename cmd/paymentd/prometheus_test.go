@@ -13,40 +13,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"paymentd/deploy"
 )
-
-// prometheusDir finds Prometheus's programs once, fetching them where Debian's packages can be had.
-var prometheusDir = sync.OnceValues(func() (string, error) {
-	var complaint strings.Builder
-	find := exec.Command("../../tools/prometheus")
-	find.Stderr = &complaint
-	out, err := find.Output()
-	if err != nil {
-		return complaint.String(), err
-	}
-	return strings.TrimSpace(string(out)), nil
-})
-
-// prometheusProgram is the path of one of them; the test is skipped where there are none. CI is a Debian, and has them.
-func prometheusProgram(t testing.TB, name string) string {
-	t.Helper()
-	dir, err := prometheusDir()
-	if err != nil {
-		if _, apt := exec.LookPath("apt-get"); apt == nil || os.Getenv("CI") != "" {
-			t.Fatalf("%v: %s", err, dir)
-		}
-		t.Skipf("no Prometheus here: %s", dir)
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil && name == "alertmanager" {
-		path = filepath.Join(dir, "prometheus-alertmanager")
-	}
-	return path
-}
 
 // watcher is a running Prometheus or Alertmanager.
 type watcher struct {
@@ -57,7 +29,7 @@ type watcher struct {
 // startWatcher runs a program that listens where --web.listen-address says, until the end of the test.
 func startWatcher(t testing.TB, name string, args ...string) *watcher {
 	t.Helper()
-	program, dir, log := prometheusProgram(t, name), t.TempDir(), &logBuffer{}
+	program, dir, log := deploy.Program(t, name), t.TempDir(), &logBuffer{}
 	if name == "alertmanager" {
 		program = relocated(t, program, dir)
 	}
