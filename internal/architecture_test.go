@@ -55,13 +55,15 @@ var mayImport = map[string][]string{
 	"cmd/devstack": {"internal/devdb", "internal/devdb/child", "internal/tosssim"},
 	"cmd/tosssim":  {"internal/tosssim"},
 	// Scenarios see paymentd from outside alone: its doors, its database and the ledger identity.
-	"loadtest/rig":   {"internal/payment", "internal/devdb", "internal/devdb/child", "internal/tosssim", "migrations"},
-	"loadtest":       {},
-	"loadtest/load":  {},
-	"loadtest/bench": {"internal/devdb", "internal/tosssim", "loadtest", "loadtest/rig", "loadtest/load"},
-	"loadtest/chaos": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
-	"loadtest/plot":  {},
-	"loadtest/soak":  {"internal/tosssim", "loadtest/rig", "loadtest/plot"},
+	"loadtest/rig":  {"internal/payment", "internal/devdb", "internal/devdb/child", "internal/tosssim", "migrations"},
+	"loadtest":      {},
+	"loadtest/load": {},
+	// The first layers of paymentd alone, its store among them.
+	"loadtest/layers": {"internal/payment", "internal/approval", "internal/store"},
+	"loadtest/bench":  {"internal/devdb", "internal/tosssim", "loadtest", "loadtest/rig", "loadtest/load"},
+	"loadtest/chaos":  {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig"},
+	"loadtest/plot":   {},
+	"loadtest/soak":   {"internal/tosssim", "loadtest/rig", "loadtest/plot"},
 	// What S1 compares with shares nothing with the product.
 	"loadtest/baseline":  {},
 	"loadtest/scenarios": {"internal/payment", "internal/devdb", "internal/tosssim", "loadtest/rig", "loadtest/plot", "loadtest/baseline"},
@@ -72,14 +74,14 @@ var mayImport = map[string][]string{
 var mayUse = map[string][]string{
 	"github.com/failsafe-go/failsafe-go":  {"breaker", "internal/pg"},
 	"github.com/google/uuid":              {"internal/store"},
-	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig", "loadtest/baseline"},
+	"github.com/jackc/pgx/v5":             {"internal/store", "internal/devdb", "cmd/paymentd", "migrations", "loadtest/rig", "loadtest/baseline", "loadtest/layers"},
 	"github.com/pressly/goose/v3":         {"migrations", "internal/devdb", "cmd/paymentd"},
-	"github.com/go-chi/chi/v5":            {"internal/httpapi", "internal/operator", "internal/web", "internal/tosssim"},
+	"github.com/go-chi/chi/v5":            {"internal/httpapi", "internal/operator", "internal/web", "internal/tosssim", "loadtest/layers"},
 	"github.com/caarlos0/env/v11":         {"cmd/paymentd"},
 	"golang.org/x/time":                   {"internal/pg", "internal/httpapi", "internal/recovery", "internal/tosssim", "cmd/paymentd"},
 	"golang.org/x/sync":                   {"internal/store", "internal/notify", "internal/recovery", "internal/httpapi", "cmd/paymentd"},
 	"github.com/wneessen/go-mail":         {"internal/notify"},
-	"github.com/prometheus/client_golang": {"internal/pg", "internal/store", "internal/notify", "internal/recovery", "internal/httpapi", "internal/operator", "internal/web", "cmd/paymentd"},
+	"github.com/prometheus/client_golang": {"internal/pg", "internal/store", "internal/notify", "internal/recovery", "internal/httpapi", "internal/operator", "internal/web", "cmd/paymentd", "loadtest/layers"},
 }
 
 // notShipped are the packages that the program cmd/paymentd must not contain, however they got there.

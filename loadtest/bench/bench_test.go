@@ -75,6 +75,40 @@ func shortest(t *testing.T, program string) (problems []string) {
 	return problems
 }
 
+// TestLayers runs paymentd and the servers that do less, each of which must have written down what it was asked to.
+func TestLayers(t *testing.T) {
+	t.Parallel()
+	if testing.Short() && os.Getenv("PAYMENTD_REQUIRE_DB") != "1" {
+		t.Skip("needs PostgreSQL; -short")
+	}
+	path := filepath.Join(t.TempDir(), "bench.json")
+	var out strings.Builder
+	err := run(t.Context(), []string{"--layers", "--only", "S9", "--rounds", "1", "--seconds", "0.3", "--clients", "8", "--json", path}, &out)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r results
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range r.Ceiling[0].Cells {
+		names = append(names, c.Name)
+		if c.PerSecond <= 0 {
+			t.Errorf("no answer from %s", c.Name)
+		}
+	}
+	want := []string{"paymentd", "HTTP and our statements", "HTTP and bare tables", "HTTP"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("layers (-want +got):\n%s", diff)
+	}
+}
+
 func checkCeiling(rounds []round) (problems []string) {
 	if len(rounds) != 1 || len(rounds[0].Cells) != 4 {
 		return []string{fmt.Sprintf("%d rounds of S9", len(rounds))}
@@ -113,6 +147,7 @@ func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"--rounds", "0"}, {"--seconds", "0"}, {"--clients", ""}, {"--clients", "1,x"}, {"--sweep", "0"}, {"--only", "S7"}, {"extra"},
+		{"--layers", "--only", "S8"}, {"--layers", "--against", "paymentd"},
 	} {
 		if _, err := parse(args, &strings.Builder{}); err == nil {
 			t.Errorf("%q accepted", args)

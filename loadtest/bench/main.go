@@ -42,6 +42,7 @@ type plan struct {
 	durable          bool
 	program, against string
 	with             string
+	layers           bool
 	webhook          bool
 	json, profile    string
 }
@@ -65,6 +66,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.StringVar(&p.program, "paymentd", "", "the program; empty: built from the sources")
 	f.StringVar(&p.with, "with", "PAYMENTD_DB_MERGE=off", "settings, separated by commas, of the second paymentd of S9")
 	f.StringVar(&p.against, "against", "", "another program to compare with in S9, in place of the same one with other settings")
+	f.BoolVar(&p.layers, "layers", false, "compare in S9 with servers that do less, so that each layer shows what it costs")
 	f.StringVar(&p.json, "json", "", "write all figures as JSON to this file")
 	f.StringVar(&p.profile, "profile", "", "write profiles of paymentd to this folder: CPU and allocations under the most callers of S9, the heap of S8's waiting confirms")
 	if err := f.Parse(args); err != nil {
@@ -78,6 +80,8 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	switch {
 	case errors.Join(errs[:]...) != nil:
 		return p, errors.Join(errs[:]...)
+	case p.layers && (p.against != "" || !p.ceiling):
+		return p, errors.New("--layers is for S9 alone and has nothing to compare with besides; see --help")
 	case p.rounds < 1 || p.length <= 0 || f.NArg() > 0 || !p.ceiling && !p.holding || *only != "" && p.ceiling && p.holding:
 		return p, errors.New("rounds and seconds must be above 0, --only is S8 or S9, and there are no arguments; see --help")
 	}
@@ -126,18 +130,37 @@ type bench struct {
 	pg       *pgbench // nil: there is none on this machine
 }
 
-// variant is one of the two paymentd that S9 compares.
+// variant is one of the programs that S9 compares, paymentd first.
 type variant struct {
 	name     string
-	program  string
+	program  string // empty: paymentd
 	settings []string
+	// table is where its payments end as PAID; empty: nowhere.
+	table string
+}
+
+const ourTable = "payments"
+
+// compared are the variants of a plan; layers is the program of those that do less.
+func (p plan) compared(layers string) []variant {
+	ours := variant{name: "paymentd", table: ourTable}
+	switch {
+	case p.layers:
+		less := func(name, layer, table string) variant {
+			return variant{name: name, program: layers, table: table, settings: []string{"LAYERS=" + layer, "GOGC=400"}}
+		}
+		return []variant{
+			ours, less("HTTP and our statements", "ledger", ourTable), less("HTTP and bare tables", "bare", "ceiling_payments"), less("HTTP", "http", ""),
+		}
+	case p.against != "":
+		return []variant{ours, {name: filepath.Base(p.against), program: p.against, table: ourTable}}
+	default:
+		return []variant{ours, {name: strings.ReplaceAll(p.with, "PAYMENTD_", ""), settings: strings.Split(p.with, ","), table: ourTable}}
+	}
 }
 
 func open(ctx context.Context, p plan, out io.Writer) (b *bench, err error) {
-	b = &bench{plan: p, out: out, variants: []variant{{name: "paymentd"}, {name: strings.ReplaceAll(p.with, "PAYMENTD_", ""), settings: strings.Split(p.with, ",")}}}
-	if p.against != "" {
-		b.variants[1] = variant{name: filepath.Base(p.against), program: p.against}
-	}
+	b = &bench{plan: p, out: out}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())
@@ -157,6 +180,13 @@ func open(ctx context.Context, p plan, out io.Writer) (b *bench, err error) {
 			return b, err
 		}
 	}
+	layers := ""
+	if p.layers {
+		if layers, err = rig.BuildInstead(ctx, b.dir, "paymentd/loadtest/layers"); err != nil {
+			return b, err
+		}
+	}
+	b.variants = p.compared(layers)
 	b.say("start PostgreSQL, the simulator and paymentd")
 	if b.rig, err = rig.Start(ctx, b.options()); err != nil {
 		return b, err

@@ -90,40 +90,49 @@ func printCeiling(out io.Writer, rounds []round) {
 		fmt.Fprintf(w, "pgbench, our statements\t%d\t%.0f\t\t\t\t\t\t\t\t\t1.00\t%.2f\t\n", pgbenchClients, median(own), median(own)/median(bare))
 		fmt.Fprintf(w, "pgbench, ceiling.sql\t%d\t%.0f\t\t\t\t\t\t\t\t\t\t1.00\t\n", pgbenchClients, median(bare))
 	}
+	names := variantsOf(rounds)
 	rows := medians(rounds)
-	slices.SortStableFunc(rows, func(a, b cell) int { return strings.Compare(b.Name, a.Name) })
+	slices.SortStableFunc(rows, func(a, b cell) int { return slices.Index(names, a.Name) - slices.Index(names, b.Name) })
 	for _, c := range rows {
 		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f %%\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n", c.Name, c.Clients, c.PerSecond, c.P50, c.P95, c.P99,
 			c.Own, 100*c.CPU, c.Spent, c.SpentByDB, c.Allocations, c.OwnRatio, c.BareRatio)
 	}
 	_ = w.Flush()
-	printGains(out, rounds)
+	for _, other := range names[1:] {
+		printGains(out, rounds, names[0], other)
+	}
 }
 
-// printGains compares the two variants within each round, which is what a busy machine leaves comparable.
-func printGains(out io.Writer, rounds []round) {
+// variantsOf names the variants in the order of the first round, paymentd first.
+func variantsOf(rounds []round) (names []string) {
+	for _, c := range rounds[0].Cells {
+		if !slices.Contains(names, c.Name) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// printGains compares two variants within each round, which is what a busy machine leaves comparable.
+func printGains(out io.Writer, rounds []round, name, other string) {
 	gains := map[int][]float64{}
-	var names [2]string
 	for _, r := range rounds {
-		for i, c := range r.Cells {
-			for _, other := range r.Cells[i+1:] {
-				if other.Clients != c.Clients {
-					continue
-				}
-				pair := [2]cell{c, other}
-				if c.Name < other.Name {
-					pair = [2]cell{other, c}
-				}
-				names = [2]string{pair[0].Name, pair[1].Name}
-				gains[c.Clients] = append(gains[c.Clients], pair[0].PerSecond/pair[1].PerSecond)
+		perSecond := map[int]map[string]float64{}
+		for _, c := range r.Cells {
+			if perSecond[c.Clients] == nil {
+				perSecond[c.Clients] = map[string]float64{}
 			}
+			perSecond[c.Clients][c.Name] = c.PerSecond
+		}
+		for clients, of := range perSecond {
+			gains[clients] = append(gains[clients], of[name]/of[other])
 		}
 	}
 	var texts []string
 	for _, clients := range slices.Sorted(maps.Keys(gains)) {
 		texts = append(texts, fmt.Sprintf("%.2f at %d (%.2f to %.2f)", median(gains[clients]), clients, slices.Min(gains[clients]), slices.Max(gains[clients])))
 	}
-	fmt.Fprintf(out, "\n%s ÷ %s, confirms per second: %s\n", names[0], names[1], strings.Join(texts, ", "))
+	fmt.Fprintf(out, "\n%s ÷ %s, confirms per second: %s\n", name, other, strings.Join(texts, ", "))
 }
 
 func printSweep(out io.Writer, s sweep, gateway time.Duration) {

@@ -41,7 +41,7 @@ func scrape(ctx context.Context, in *rig.Instance) (figures, error) {
 			all[name] = n
 		}
 	}
-	for _, name := range []string{cpuSeconds, mallocs, resident, heapInUse, stackInUse, inFlight} {
+	for _, name := range []string{cpuSeconds, mallocs, resident, heapInUse, stackInUse} {
 		if _, ok := all[name]; !ok {
 			return nil, fmt.Errorf("scrape %s: no %s", in.Name, name)
 		}

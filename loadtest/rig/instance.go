@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -39,12 +40,18 @@ type Instance struct {
 
 // Build makes paymentd from the sources around the working folder into dir and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
-	path := filepath.Join(dir, "paymentd")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "paymentd/cmd/paymentd").CombinedOutput()
+	return BuildInstead(ctx, dir, "paymentd/cmd/paymentd")
+}
+
+// BuildInstead is Build for another program of the module, by its import path, that an instance runs in place of paymentd.
+func BuildInstead(ctx context.Context, dir, program string) (string, error) {
+	name := path.Base(program)
+	built := filepath.Join(dir, name)
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", built, program).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("build paymentd: %w\n%s", err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, strings.TrimSpace(string(out)))
 	}
-	return path, nil
+	return built, nil
 }
 
 // Start starts a dead instance and returns when it listens. An instance that ends before that is an error; one that
