@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"paymentd/internal/payment"
 )
@@ -229,82 +230,129 @@ const mergedReserveSQL = `INSERT INTO payments AS p (order_id, payment_key, amou
 	FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bigint[])
 		AS n (order_id, payment_key, amount, currency, member_id, receipt_email, lease)
 	ON CONFLICT DO NOTHING
-	RETURNING ` + columns
+	RETURNING p.order_id, p.id, p.created_at`
 
-// reserveTogether is reserveAlone for many orders.
+// reserveTogether is reserveAlone for many orders. What it inserts is known but for the id and the time.
 func (s *Store) reserveTogether(ctx context.Context, all []reservation) ([]written, error) {
 	n := len(all)
 	orders, keys, currencies, members, emails := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	amounts, leases := make([]int64, n), make([]int64, n)
+	amounts, leases, at := make([]int64, n), make([]int64, n), make(map[string]int, n)
 	for i, r := range all {
 		orders[i], keys[i], currencies[i] = r.order.OrderID, r.order.PaymentKey, string(r.order.Currency)
 		members[i], emails[i] = r.order.MemberID, r.order.ReceiptEmail
-		amounts[i], leases[i] = int64(r.order.Amount), r.lease.Microseconds()
+		amounts[i], leases[i], at[r.order.OrderID] = int64(r.order.Amount), r.lease.Microseconds(), i
 	}
-	rows, err := s.readPayments(ctx, "reserve payment", mergedReserveSQL, orders, keys, amounts, currencies, members, emails, leases)
-	// One key under two orders in the same statement: the row belongs to the call whose order it has.
-	type name struct{ key, order string }
-	return perCall(all, rows, func(r reservation) name { return name{r.order.PaymentKey, r.order.OrderID} },
-		func(p payment.Payment) name { return name{p.PaymentKey, p.OrderID} }), err
+	rows, err := readAll(ctx, s, statement{"reserve payment", mergedReserveSQL, []any{orders, keys, amounts, currencies, members, emails, leases}}, scanReserved)
+	results := noRows(n)
+	for _, r := range rows {
+		// One key under two orders in the same statement: the row belongs to the call whose order it has.
+		i := at[r.order]
+		results[i] = written{payment: all[i].inserted(r.id, r.now.Time), ending: payment.Applied}
+	}
+	return results, err
 }
 
+// reserved is a row of mergedReserveSQL.
+type reserved struct {
+	order string
+	id    int64
+	now   pgtype.Timestamptz
+}
+
+func scanReserved(row pgx.CollectableRow) (r reserved, err error) {
+	err = row.Scan(&r.order, &r.id, &r.now)
+	return r, err
+}
+
+// noRows are the results of n calls that met a guard.
+func noRows(n int) []written {
+	return slices.Repeat([]written{{ending: payment.NoRows}}, n)
+}
+
+// inserted is the row that reserveSQL inserts.
+func (r reservation) inserted(id int64, now time.Time) *payment.Payment {
+	o := r.order
+	return &payment.Payment{
+		ID: id, OrderID: o.OrderID, PaymentKey: o.PaymentKey, Amount: o.Amount, Currency: o.Currency, Status: payment.Pending,
+		MemberID: o.MemberID, ReceiptEmail: o.ReceiptEmail, CreatedAt: now, UpdatedAt: now, ReservedAt: now, ReadAt: now,
+		Version: 1, HoldsOrder: true, MaybeSent: true, Leased: true, DueAt: now.Add(r.lease.Truncate(time.Microsecond)),
+		FirstSentAt: now, LastSentAt: now, Sends: 1,
+	}
+}
+
+// mergedSettleSQL is plainSQL for rows that are leased under the version read: only a caller who was told may have been
+// noted since, so that the row after it is known but for little. A notice that is there already makes it an error,
+// and each row runs alone: to look for it first would cost more than to write the notices.
 const mergedSettleSQL = `WITH news AS (
-		SELECT n.id, n.told, n.method, n.approved_at, n.receipt_url, n.actor, n.reason, n.evidence, n.paid, n.receipt
-		FROM unnest($1::bigint[], $2::boolean[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
-			$9::uuid[], $10::uuid[]) AS n (id, told, method, approved_at, receipt_url, actor, reason, evidence, paid, receipt)
+		SELECT n.id, n.version, n.told, n.method, n.approved_at, n.receipt_url, n.actor, n.reason, n.evidence, n.paid, n.receipt
+		FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::text[],
+			$9::text[], $10::uuid[], $11::uuid[])
+			AS n (id, version, told, method, approved_at, receipt_url, actor, reason, evidence, paid, receipt)
 	), moved AS (
 		UPDATE payments AS p
 		SET status = 'PAID', version = p.version + 1, leased = false, due_at = NULL, looks = 0,
 			told = p.told OR n.told, method = n.method, approved_at = n.approved_at, receipt_url = n.receipt_url,
 			notices_missing = false, updated_at = now()
-		FROM news AS n WHERE p.id = n.id AND p.status IN ('PENDING', 'AWAITING_DEPOSIT')
-		RETURNING ` + columns + `
+		FROM news AS n
+		WHERE p.id = n.id AND p.version = n.version AND p.leased AND p.status IN ('PENDING', 'AWAITING_DEPOSIT')
+		RETURNING p.id, p.version, p.status, p.virtual_account, p.told, p.approved_at, p.updated_at
 	), event AS (
 		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
 		SELECT p.id, p.version, CASE WHEN p.virtual_account IS NULL THEN 'PENDING' ELSE 'AWAITING_DEPOSIT' END,
 			p.status, n.actor, n.reason, n.evidence::jsonb FROM moved AS p JOIN news AS n ON n.id = p.id
 	), notice AS (
 		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
-		SELECT n.id, p.id, n.kind, n.event, p.version, $11::int, $11, now() + $12::interval
+		SELECT n.id, p.id, n.kind, n.event, p.version, $12::int, $12, now() + $13::interval
 		FROM moved AS p JOIN news AS w ON w.id = p.id
 		CROSS JOIN LATERAL (VALUES (w.paid, 'payment.paid', 'paid'), (w.receipt, 'receipt', 'receipt')) AS n (id, kind, event)
-		ON CONFLICT DO NOTHING
-	)` + plainResultSQL
+	)
+	SELECT p.id, p.told, p.approved_at, p.updated_at FROM moved AS p`
 
 // settleTogether is settleAlone for many plain moves, with their notices.
 func (s *Store) settleTogether(ctx context.Context, all []*move) (results []written, err error) {
 	n := len(all)
-	ids, told, approved, evidences := make([]int64, n), make([]bool, n), make([]*time.Time, n), make([]*string, n)
+	ids, versions, told, at := make([]int64, n), make([]int64, n), make([]bool, n), make(map[int64]int, n)
 	methods, receipts, actors, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	approved, evidences := make([]*time.Time, n), make([]*string, n)
 	for i := range all {
 		m, o := all[i], &all[i].Observation
-		ids[i], told[i] = m.Payment.ID, m.Told
+		ids[i], versions[i], told[i], at[m.Payment.ID] = m.Payment.ID, m.Payment.Version, m.Told, i
 		methods[i], receipts[i], approved[i] = clean(o.Method), clean(o.ReceiptURL), orNull(o.ApprovedAt)
 		actors[i], reasons[i], evidences[i] = string(m.actor), clean(m.Action.Reason), evidenceOf(*o, "")
 	}
 	h := s.handover(n)
 	defer func() { h.end(results) }()
-	rows, err := s.readPayments(ctx, "settle payment", mergedSettleSQL, ids, told, methods, approved, receipts, actors, reasons,
-		evidences, h.paid, h.receipt, h.attempts, h.lease)
+	rows, err := readAll(ctx, s, statement{"settle payment", mergedSettleSQL, []any{
+		ids, versions, told, methods, approved, receipts, actors, reasons, evidences, h.paid, h.receipt, h.attempts, h.lease,
+	}}, scanSettled)
 	if err != nil {
 		return nil, err
 	}
-	return perCall(all, rows, func(m *move) int64 { return m.Payment.ID }, func(p payment.Payment) int64 { return p.ID }), nil
+	results = noRows(n)
+	for _, r := range rows {
+		i := at[r.id]
+		results[i] = written{payment: all[i].after(r), ending: payment.Applied}
+	}
+	return results, nil
 }
 
-// perCall hands the returned rows to their calls; a call without one met a guard.
-func perCall[Q any, K comparable](calls []Q, rows []payment.Payment, key func(Q) K, of func(payment.Payment) K) []written {
-	at := make(map[K]int, len(rows))
-	for i := range rows {
-		at[of(rows[i])] = i
-	}
-	results := make([]written, len(calls))
-	for i, q := range calls {
-		if j, ok := at[key(q)]; ok {
-			results[i] = written{payment: &rows[j], ending: payment.Applied}
-		} else {
-			results[i] = written{ending: endingOf(pgx.ErrNoRows)}
-		}
-	}
-	return results
+// settled is a row of mergedSettleSQL.
+type settled struct {
+	id            int64
+	told          bool
+	approved, now pgtype.Timestamptz
+}
+
+func scanSettled(row pgx.CollectableRow) (r settled, err error) {
+	err = row.Scan(&r.id, &r.told, &r.approved, &r.now)
+	return r, err
+}
+
+// after is the row that mergedSettleSQL leaves.
+func (m *move) after(r settled) *payment.Payment {
+	p := m.Payment
+	p.Status, p.Version, p.Leased, p.DueAt, p.Looks = payment.Paid, p.Version+1, false, time.Time{}, 0
+	p.Told, p.ApprovedAt, p.UpdatedAt, p.ReadAt = r.told, r.approved.Time, r.now.Time, r.now.Time
+	p.Method, p.ReceiptURL = clean(m.Observation.Method), clean(m.Observation.ReceiptURL)
+	return &p
 }

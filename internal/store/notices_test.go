@@ -443,7 +443,11 @@ func TestHandover(t *testing.T) {
 				}
 			}
 			callers.Wait()
-			if d.promised != 0 || len(d.notices) != 2*payments || d.most != 4*payments {
+			most := 4 * payments
+			if merge { // what no row answers to is asked once more, alone
+				most += 2 * payments
+			}
+			if d.promised != 0 || len(d.notices) != 2*payments || d.most != most {
 				t.Fatalf("%d places still kept, %d notices of %d handed over", d.promised, len(d.notices), d.most)
 			}
 			if n := f.count("notices WHERE attempts = 1 AND due_at BETWEEN now() + interval '50 s' AND now() + interval '1 min'"); n != 2*payments {

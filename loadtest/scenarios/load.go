@@ -70,6 +70,16 @@ func (p *play) pace(ctx context.Context, all []rig.Order, every time.Duration) [
 	return replies
 }
 
+// connect opens so many of the checkout's connections: a shop that has buyers has them, and what a hand-shake costs is not
+// the time of an answer.
+func (p *play) connect(ctx context.Context, n int) {
+	var callers sync.WaitGroup
+	for range n {
+		callers.Go(func() { _, _ = p.paymentd().Read(ctx, "order-of-nobody") })
+	}
+	callers.Wait()
+}
+
 // tally counts answers by word, the most frequent first.
 func tally(replies []reply) string {
 	n := map[string]int{}
