@@ -75,7 +75,7 @@ func (p *play) pace(ctx context.Context, all []rig.Order, every time.Duration) [
 func (p *play) connect(ctx context.Context, n int) {
 	var callers sync.WaitGroup
 	for range n {
-		callers.Go(func() { _, _ = p.paymentd().Read(ctx, "order-of-nobody") })
+		callers.Go(func() { _, _ = p.in.Read(ctx, "order-of-nobody") })
 	}
 	callers.Wait()
 }
