@@ -43,7 +43,8 @@ type Payment struct {
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
 
-	// Version is the fence: every move, claim, reopen and give back raises it.
+	// Version is the fence: every move, claim, reopen and give back raises it. A row that is leased under the version that
+	// its holder read is as he read it, but for Told; what ends the lease without a move clears Leased.
 	Version int64
 	// HoldsOrder keeps every other payment of the same order out.
 	HoldsOrder bool

@@ -40,6 +40,8 @@ type merger[K cmp.Ordered, Q any] struct {
 	// alone runs one call's own statement; together runs one for all and returns as many results in their order.
 	alone    func(context.Context, Q) written
 	together func(context.Context, []Q) ([]written, error)
+	// strict: a merged statement asks more of a row than one alone, so that a row which it does not meet runs alone.
+	strict bool
 
 	mu    sync.Mutex
 	busy  int
@@ -53,7 +55,7 @@ type mergedCall[Q any] struct {
 }
 
 // mergedTurn tells a waiting call what happened to it: it leads a statement for all of batch, itself first, or a
-// leader has run it and got result, or it must run alone.
+// leader has run it and got result, or it must run alone after that.
 type mergedTurn[Q any] struct {
 	batch  []*mergedCall[Q]
 	alone  bool
@@ -81,10 +83,15 @@ func (m *merger[K, Q]) do(ctx context.Context, call Q) written {
 		defer m.free()
 		turn = m.lead(ctx, turn.batch)
 	}
-	if turn.alone {
-		return m.alone(ctx, call)
+	if !turn.alone {
+		return turn.result
 	}
-	return turn.result
+	w := m.alone(ctx, call)
+	if w.ending == payment.NotApplied && turn.result.ending == payment.NoRows && !poisoned(w.err) {
+		// Not to have been asked must not hide that the row has moved: who hears that looks at it, and gives nothing back.
+		return turn.result
+	}
+	return w
 }
 
 // await waits for the call's turn. The error means that it left the queue unsent. Waiting for the statement ahead is the
@@ -182,6 +189,7 @@ func (m *merger[K, Q]) lead(ctx context.Context, batch []*mergedCall[Q]) (own me
 			mine := turn
 			if results != nil {
 				mine.result = results[i]
+				mine.alone = m.strict && mine.result.ending == payment.NoRows
 			}
 			if c == leader {
 				own = mine
@@ -218,7 +226,7 @@ func (s *Store) newMergers(most int, patience time.Duration) {
 	}
 	s.settles = &merger[int64, *move]{
 		lanes: 1, most: most, patience: patience, pool: s.request, key: func(m *move) int64 { return m.Payment.ID },
-		alone: s.settleAlone, together: s.settleTogether,
+		alone: s.settleAlone, together: s.settleTogether, strict: true,
 	}
 }
 
@@ -280,9 +288,9 @@ func (r reservation) inserted(id int64, now time.Time) *payment.Payment {
 	}
 }
 
-// mergedSettleSQL is plainSQL for rows that are leased under the version read: only a caller who was told may have been
-// noted since, so that the row after it is known but for little. A notice that is there already makes it an error,
-// and each row runs alone: to look for it first would cost more than to write the notices.
+// mergedSettleSQL is plainSQL for PENDING rows that are leased under the version read. Of those nobody else writes anything
+// but told (see payment.Payment.Version), so that the row after it is known but for that. A notice that is there already
+// makes it an error, and each row runs alone: to look for it first would cost more than to write the notices.
 const mergedSettleSQL = `WITH news AS (
 		SELECT n.id, n.version, n.told, n.method, n.approved_at, n.receipt_url, n.actor, n.reason, n.evidence, n.paid, n.receipt
 		FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::text[],
@@ -294,12 +302,12 @@ const mergedSettleSQL = `WITH news AS (
 			told = p.told OR n.told, method = n.method, approved_at = n.approved_at, receipt_url = n.receipt_url,
 			notices_missing = false, updated_at = now()
 		FROM news AS n
-		WHERE p.id = n.id AND p.version = n.version AND p.leased AND p.status IN ('PENDING', 'AWAITING_DEPOSIT')
-		RETURNING p.id, p.version, p.status, p.virtual_account, p.told, p.approved_at, p.updated_at
+		WHERE p.id = n.id AND p.version = n.version AND p.leased AND p.status = 'PENDING'
+		RETURNING p.id, p.version, p.told, p.approved_at, p.updated_at
 	), event AS (
 		INSERT INTO payment_events (payment_id, version, from_status, to_status, actor, reason, evidence)
-		SELECT p.id, p.version, CASE WHEN p.virtual_account IS NULL THEN 'PENDING' ELSE 'AWAITING_DEPOSIT' END,
-			p.status, n.actor, n.reason, n.evidence::jsonb FROM moved AS p JOIN news AS n ON n.id = p.id
+		SELECT p.id, p.version, 'PENDING', 'PAID', n.actor, n.reason, n.evidence::jsonb
+		FROM moved AS p JOIN news AS n ON n.id = p.id
 	), notice AS (
 		INSERT INTO notices (id, payment_id, kind, event, sequence, attempts, fence, due_at)
 		SELECT n.id, p.id, n.kind, n.event, p.version, $12::int, $12, now() + $13::interval

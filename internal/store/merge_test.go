@@ -269,6 +269,72 @@ func TestMergerHeldUp(t *testing.T) {
 	}
 }
 
+// TestMergerStrict: what a strict merged statement did not meet is for the statement alone to say, but one that was never
+// sent hides nothing.
+func TestMergerStrict(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		alone written
+		want  payment.Ending
+	}{
+		{"applied", written{ending: payment.Applied, payment: &payment.Payment{}}, payment.Applied},
+		{"maybe applied", written{ending: payment.MaybeApplied, err: io.ErrUnexpectedEOF}, payment.MaybeApplied},
+		{"not met either", written{ending: payment.NoRows}, payment.NoRows},
+		{"never sent", written{ending: payment.NotApplied, err: &AcquireError{Err: errBusy}}, payment.NoRows},
+		{"poisoned", written{ending: payment.NotApplied, err: &pgconn.PgError{Severity: "ERROR", Code: "23514"}}, payment.NotApplied},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(1, nil)
+				s.strict = true
+				alone := s.alone
+				s.alone = func(ctx context.Context, q int) written {
+					if w := alone(ctx, q); q == 9 {
+						return w
+					}
+					return tt.alone
+				}
+				s.together = func(_ context.Context, calls []int) ([]written, error) { return noRows(len(calls)), nil }
+				want := fmt.Sprintf("applied, %s, %s", tt.want, tt.want)
+				if got := endings(s.call(t.Context(), 9, 1, 2)); got != want {
+					t.Errorf("endings %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestMergedMeetsANotice: a merged settle does not look for notices; one that is there sends each row alone, and nothing stays
+// with the courier of what was not written.
+func TestMergedMeetsANotice(t *testing.T) {
+	t.Parallel()
+	f := setup(t, merged(1))
+	d := &bag{lease: lease}
+	f.HandNoticesTo(d)
+	var moves []*move
+	for _, name := range []string{"noticed", "plain"} {
+		m := moveOf(settlement(f.reserved(name), payment.Paid, payment.ByConfirm))
+		moves = append(moves, &m)
+	}
+	f.exec(`INSERT INTO notices (payment_id, kind, event, sequence) VALUES ($1, 'receipt', 'receipt', 9)`, moves[0].Payment.ID)
+	_, err := f.settles.together(t.Context(), moves)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "23505" || severity(pg) != "ERROR" {
+		t.Errorf("together: %v, want 23505", err)
+	}
+	if d.promised != 0 || len(d.notices) != 0 {
+		t.Errorf("%d places kept, %d notices handed over", d.promised, len(d.notices))
+	}
+	for _, m := range moves {
+		p, e, err := f.Settle(t.Context(), m.Settlement)
+		applied(t, p, e, err)
+	}
+	if got := f.noticed(); got != "payment.paid/2 payment.paid/2 receipt/2 receipt/9" {
+		t.Error(got)
+	}
+}
+
 // TestMergerContext: the statement is for many; none of them may end it for the others.
 func TestMergerContext(t *testing.T) {
 	t.Parallel()
@@ -430,10 +496,6 @@ func (f *fixture) hardRows(poison bool) string {
 	f.exec(`UPDATE payments SET version = version + 1, looks = 1, method = 'x' WHERE order_id IN ('order_plain60', 'order_plain61')`)
 	f.exec(`UPDATE payments SET leased = false, key_spent = true WHERE order_id = 'order_plain62'`)
 	f.exec(`UPDATE payments SET told = true WHERE order_id = 'order_plain63'`)
-	if poison { // for a merged statement, which does not look for it
-		f.exec(`INSERT INTO notices (payment_id, kind, event, sequence)
-			SELECT id, 'receipt', 'receipt', 9 FROM payments WHERE order_id = 'order_plain59'`)
-	}
 	gone := f.reserved("gone")
 	f.settle(settlement(gone, payment.Failed, payment.ByConfirm))
 	f.atOnce(len(held)+8, func(i int) {
@@ -449,6 +511,9 @@ func (f *fixture) hardRows(poison bool) string {
 		}
 		st := settlement(p, payment.Paid, payment.ByConfirm)
 		st.Action.Reason = "approved " + p.PaymentKey
+		if i%3 == 0 { // PostgreSQL keeps neither
+			st.Observation.Method, st.Observation.ReceiptURL = "카드\x00", "https://receipt\xff"
+		}
 		q, e, err := f.Settle(f.t.Context(), st)
 		note(group, q, e, err)
 		if e == payment.Applied && q.PaymentKey != p.PaymentKey {

@@ -443,11 +443,8 @@ func TestHandover(t *testing.T) {
 				}
 			}
 			callers.Wait()
-			most := 4 * payments
-			if merge { // what no row answers to is asked once more, alone
-				most += 2 * payments
-			}
-			if d.promised != 0 || len(d.notices) != 2*payments || d.most != most {
+			// What a merged statement does not meet asks for room once more, alone.
+			if d.promised != 0 || len(d.notices) != 2*payments || d.most < 4*payments || d.most > 4*payments && !merge || d.most > 6*payments {
 				t.Fatalf("%d places still kept, %d notices of %d handed over", d.promised, len(d.notices), d.most)
 			}
 			if n := f.count("notices WHERE attempts = 1 AND due_at BETWEEN now() + interval '50 s' AND now() + interval '1 min'"); n != 2*payments {

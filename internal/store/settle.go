@@ -214,10 +214,7 @@ func (s *Store) move(ctx context.Context, m *move, bare bool) (w written, from p
 		case bare:
 			w = s.settlePlain(ctx, m, true)
 		case s.settles != nil:
-			// Merged, only a row that is still as its holder read it moves; alone, its state decides.
-			if w = s.settles.do(ctx, m); w.ending == payment.NoRows {
-				w = s.settleAlone(ctx, m)
-			}
+			w = s.settles.do(ctx, m)
 		default:
 			w = s.settleAlone(ctx, m)
 		}
