@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -16,19 +17,28 @@ const gracePoll = 10 * time.Millisecond
 type gate struct {
 	server   *http.Server
 	listener net.Listener
-	mu       sync.Mutex
+	// served is closed when every connection that was let in is known.
+	served chan struct{}
+	mu     sync.Mutex
 	silent   map[net.Conn]bool
 }
 
 func newGate(server *http.Server, listener net.Listener) *gate {
-	g := &gate{server: server, listener: listener, silent: map[net.Conn]bool{}}
+	g := &gate{server: server, listener: listener, served: make(chan struct{}), silent: map[net.Conn]bool{}}
 	server.ConnState = g.changed
 	// By now net/http drops a request whose headers were not read before, so that hanging up loses none.
 	server.RegisterOnShutdown(g.hangUp)
 	return g
 }
 
-func (g *gate) serve() error { return g.server.Serve(g.listener) }
+// serve lets callers in until the gate is shut; http.ErrServerClosed says that it was.
+func (g *gate) serve() error {
+	defer close(g.served)
+	if err := g.server.Serve(g.listener); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return http.ErrServerClosed
+}
 
 func (g *gate) changed(conn net.Conn, state http.ConnState) {
 	g.mu.Lock()
@@ -58,9 +68,12 @@ func (g *gate) hangUp() {
 // and waits until every request is answered or ctx ends, which is its error.
 func (g *gate) shut(ctx context.Context, grace time.Duration) error {
 	_ = g.listener.Close() // not yet by Shutdown, which would drop what the silent send
+	select {
+	case <-g.served:
+	case <-ctx.Done():
+	}
 	for end := time.Now().Add(grace); g.silentNow() > 0 && ctx.Err() == nil && time.Now().Before(end); {
 		time.Sleep(min(gracePoll, time.Until(end)))
 	}
-	_ = g.server.Shutdown(ctx) // fails also because the listener is closed
-	return ctx.Err()
+	return g.server.Shutdown(ctx)
 }

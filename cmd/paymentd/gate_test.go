@@ -17,10 +17,16 @@ import (
 // openGate serves "served" until the test ends; dial connects without a word.
 func openGate(t *testing.T) (g *gate, dial func() net.Conn) {
 	t.Helper()
+	return openGateAt(t, func(l net.Listener) net.Listener { return l })
+}
+
+func openGateAt(t *testing.T, wrap func(net.Listener) net.Listener) (g *gate, dial func() net.Conn) {
+	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener = wrap(listener)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })}
 	g = newGate(server, listener)
 	ended := make(chan struct{})
@@ -82,6 +88,49 @@ func TestGateHearsTheLast(t *testing.T) {
 	asks(t, late)
 	if err := <-shut; err != nil {
 		t.Error(err)
+	}
+}
+
+// slowListener holds a connection between the listener and the server until it is told to go on.
+type slowListener struct {
+	net.Listener
+	accepted chan struct{}
+	goOn     chan struct{}
+}
+
+func (l slowListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted <- struct{}{}
+		<-l.goOn
+	}
+	return conn, err
+}
+
+// TestGateKnowsTheLastOne: a connection that the server has not seen yet, though it was let in, is one of the silent too.
+func TestGateKnowsTheLastOne(t *testing.T) {
+	t.Parallel()
+	accepted, goOn := make(chan struct{}, 1), make(chan struct{})
+	g, dial := openGateAt(t, func(l net.Listener) net.Listener { return slowListener{l, accepted, goOn} })
+	last := dial()
+	<-accepted
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	shut := make(chan error, 1)
+	go func() { shut <- g.shut(ctx, 0) }()
+	eventually(t, "closed", func() bool {
+		conn, err := net.Dial("tcp", last.RemoteAddr().String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	close(goOn)
+	if err := <-shut; err != nil {
+		t.Fatal(err)
+	}
+	if n, err := last.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("read %d bytes and %v", n, err)
 	}
 }
 
