@@ -1,7 +1,7 @@
 package deploy
 
 import (
-	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +24,7 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
 	if err != nil {
-		return "", errors.New(err.Error() + ": " + complaint.String())
+		return "", fmt.Errorf("find Prometheus's programs: %w: %s", err, strings.TrimSpace(complaint.String()))
 	}
 	return strings.TrimSpace(string(out)), nil
 })

@@ -20,7 +20,7 @@ type gate struct {
 	// served is closed when every connection that was let in is known.
 	served chan struct{}
 	mu     sync.Mutex
-	silent   map[net.Conn]bool
+	silent map[net.Conn]bool
 }
 
 func newGate(server *http.Server, listener net.Listener) *gate {

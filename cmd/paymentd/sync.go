@@ -22,10 +22,11 @@ Does recovery's work now and says what it did: for every attempt of the given or
 unfinished payments. What Toss says decides; the command never contradicts it. --dry-run only says what would happen
 and why.
 
-It works on the database and on Toss itself, with the settings of serve (API_KEYS may be missing), and not through a running
-paymentd: it also helps when none runs, it can show how far it is, and no HTTP answer bounds it. Leases and fences make it safe beside running instances,
-live confirms and a second sync; a payment that somebody works on is reported as in_progress and left alone. LOOKUP_RATE,
-CANCEL_RATE, RATE_LIMIT and the breaker count for the command alone, beside those of a running service.
+It works on the database and on Toss itself, with the settings of serve (API_KEYS may be missing), and not through a
+running paymentd: it also helps when none runs, it can show how far it is, and no HTTP answer bounds it. Leases and
+fences make it safe beside running instances, live confirms and a second sync; a payment that somebody works on is
+reported as in_progress and left alone. LOOKUP_RATE, CANCEL_RATE, RATE_LIMIT and the breaker count for the command
+alone, beside those of a running service.
 
 Ctrl-C finishes what is in hand and says what was done; a second one ends the command at once, and what it held is due
 again when its lease is over. Exit status: 0 done, 1 an error, or a payment that could not be finished.

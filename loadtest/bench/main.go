@@ -66,7 +66,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.StringVar(&p.program, "paymentd", "", "the program; empty: built from the sources")
 	f.StringVar(&p.with, "with", "PAYMENTD_DB_MERGE=off", "settings, separated by commas, of the second paymentd of S9")
 	f.StringVar(&p.against, "against", "", "another program to compare with in S9, in place of the same one with other settings")
-	f.BoolVar(&p.layers, "layers", false, "compare in S9 with servers that do less, so that each layer shows what it costs")
+	f.BoolVar(&p.layers, "layers", false, "S9 alone, compared with servers that do less, so that each layer shows what it costs")
 	f.StringVar(&p.json, "json", "", "write all figures as JSON to this file")
 	f.StringVar(&p.profile, "profile", "", "write profiles of paymentd to this folder: CPU and allocations under the most callers of S9, the heap of S8's waiting confirms")
 	if err := f.Parse(args); err != nil {
@@ -74,6 +74,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	}
 	p.length = time.Duration(*seconds * float64(time.Second))
 	p.ceiling, p.holding = !strings.EqualFold(*only, "S8"), !strings.EqualFold(*only, "S9")
+	p.holding = p.holding && (!p.layers || *only != "")
 	var errs [2]error
 	p.clients, errs[0] = numbers(*clients)
 	p.sweep, errs[1] = numbers(*sweep)
@@ -147,7 +148,7 @@ func (p plan) compared(layers string) []variant {
 	switch {
 	case p.layers:
 		less := func(name, layer, table string) variant {
-			return variant{name: name, program: layers, table: table, settings: []string{"LAYERS=" + layer, "GOGC=400"}}
+			return variant{name: name, program: layers, table: table, settings: []string{"LAYERS=" + layer}}
 		}
 		return []variant{
 			ours, less("HTTP and our statements", "ledger", ourTable), less("HTTP and bare tables", "bare", "ceiling_payments"), less("HTTP", "http", ""),

@@ -213,6 +213,13 @@ func (b *bench) waiting(ctx context.Context, in *rig.Instance, clients int) (m m
 func (b *bench) allWait(ctx context.Context, in *rig.Instance, clients int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, fmt.Errorf("never were %d confirms at the gateway at once", clients))
 	defer cancel()
+	f, err := scrape(ctx, in)
+	if _, ok := f[inFlight]; err == nil && !ok {
+		err = fmt.Errorf("%s has no %s", in.Name, inFlight)
+	}
+	if err != nil {
+		return err
+	}
 	return rig.Await(ctx, "wait for the gateway", func() bool {
 		f, err := scrape(ctx, in)
 		return err == nil && f[inFlight] == float64(clients)

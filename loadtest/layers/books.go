@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"paymentd/internal/store"
 )
 
-// books is where a confirm is written down.
+// books is where a confirm is written down. The process ends with them: nothing closes them.
 type books interface {
 	reserve(ctx context.Context, o payment.Order) (payment.Payment, error)
 	settle(ctx context.Context, p payment.Payment, o payment.Observation) error
@@ -62,10 +63,7 @@ type ledger struct{ store *store.Store }
 
 func (l ledger) reserve(ctx context.Context, o payment.Order) (payment.Payment, error) {
 	p, ending, err := l.store.Reserve(ctx, o, time.Minute)
-	if ending != payment.Applied {
-		return p, fmt.Errorf("%s: %w", ending, err)
-	}
-	return p, nil
+	return p, unless(ending, err)
 }
 
 func (l ledger) settle(ctx context.Context, p payment.Payment, o payment.Observation) error {
@@ -73,10 +71,15 @@ func (l ledger) settle(ctx context.Context, p payment.Payment, o payment.Observa
 		Payment: p, Observation: o, Actor: payment.ByConfirm,
 		Action: payment.Action{Do: payment.Settle, To: payment.Paid, Reason: "approved"},
 	})
-	if ending != payment.Applied {
-		return fmt.Errorf("%s: %w", ending, err)
+	return unless(ending, err)
+}
+
+// unless is nil if the write was applied.
+func unless(ending payment.Ending, err error) error {
+	if ending == payment.Applied {
+		return nil
 	}
-	return nil
+	return errors.Join(errors.New(ending.String()), err)
 }
 
 // bare is the tables of ceiling.sql. At most one statement of a kind runs; it has all that arrived while the one before ran.

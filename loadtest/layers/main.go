@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -38,12 +39,14 @@ func main() {
 
 // run serves until ctx ends. Its settings are paymentd's, and LAYERS: how much of paymentd there is (see open).
 func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
-	books, err := open(ctx, getenv("LAYERS"), getenv("PAYMENTD_DATABASE_URL"))
+	kept, err := open(ctx, getenv("LAYERS"), getenv("PAYMENTD_DATABASE_URL"))
 	if err != nil {
 		return err
 	}
+	floor := make([]byte, 32<<20) // as paymentd's (ADR 0012), so that the collector runs as often
+	defer runtime.KeepAlive(floor)
 	s := &server{
-		books: books, confirmURL: getenv("PAYMENTD_TOSS_URL") + "/v1/payments/confirm", secretKey: getenv("PAYMENTD_TOSS_SECRET_KEY"),
+		books: kept, confirmURL: getenv("PAYMENTD_TOSS_URL") + "/v1/payments/confirm", secretKey: getenv("PAYMENTD_TOSS_SECRET_KEY"),
 		transport: &http.Transport{MaxIdleConnsPerHost: 4096, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10},
 	}
 	public := chi.NewRouter()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -72,12 +73,20 @@ func (p *play) pace(ctx context.Context, all []rig.Order, every time.Duration) [
 
 // connect opens so many of the checkout's connections: a shop that has buyers has them, and what a hand-shake costs is not
 // the time of an answer.
-func (p *play) connect(ctx context.Context, n int) {
+func (p *play) connect(ctx context.Context, n int) error {
+	errs := make([]error, n)
 	var callers sync.WaitGroup
-	for range n {
-		callers.Go(func() { _, _ = p.in.Read(ctx, "order-of-nobody") })
+	for i := range n {
+		callers.Go(func() {
+			a, err := p.in.Read(ctx, "order-of-nobody")
+			if err == nil && a.Status != http.StatusNotFound {
+				err = fmt.Errorf("read of no order: %s", a)
+			}
+			errs[i] = err
+		})
 	}
 	callers.Wait()
+	return errors.Join(errs...)
 }
 
 // tally counts answers by word, the most frequent first.

@@ -75,7 +75,9 @@ func (p *play) s2After(ctx context.Context, label, theirs string) error {
 
 // s2b: with the breaker the first 20 suffer; 50 more come after the time-out.
 func (p *play) s2b(ctx context.Context) error {
-	p.connect(ctx, 70)
+	if err := p.connect(ctx, 70); err != nil {
+		return err
+	}
 	begin := time.Now()
 	first := p.volley(ctx, orders("s2b", 20))
 	if err := p.timedOut(ctx, 20); err != nil {
