@@ -78,15 +78,17 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	var errs [2]error
 	p.clients, errs[0] = numbers(*clients)
 	p.sweep, errs[1] = numbers(*sweep)
+	return p, errors.Join(errors.Join(errs[:]...), p.check(*only, f.NArg()))
+}
+
+func (p plan) check(only string, args int) error {
 	switch {
-	case errors.Join(errs[:]...) != nil:
-		return p, errors.Join(errs[:]...)
 	case p.layers && (p.against != "" || !p.ceiling):
-		return p, errors.New("--layers is for S9 alone and has nothing to compare with besides; see --help")
-	case p.rounds < 1 || p.length <= 0 || f.NArg() > 0 || !p.ceiling && !p.holding || *only != "" && p.ceiling && p.holding:
-		return p, errors.New("rounds and seconds must be above 0, --only is S8 or S9, and there are no arguments; see --help")
+		return errors.New("--layers is for S9 alone and has nothing to compare with besides; see --help")
+	case p.rounds < 1 || p.length <= 0 || args > 0 || !p.ceiling && !p.holding || only != "" && p.ceiling && p.holding:
+		return errors.New("rounds and seconds must be above 0, --only is S8 or S9, and there are no arguments; see --help")
 	}
-	return p, nil
+	return nil
 }
 
 func numbers(list string) (all []int, err error) {

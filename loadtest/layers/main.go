@@ -64,7 +64,6 @@ func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
 		}
 		addresses[i] = l.Addr().String()
 		door := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
-		defer door.Close()
 		go func() { ended <- door.Serve(l) }()
 	}
 	slog.New(slog.NewJSONHandler(out, nil)).Info("listening", "public", addresses[0], "private", addresses[1])
@@ -138,7 +137,7 @@ type tossPayment struct {
 	} `json:"receipt"`
 }
 
-var errRefused = errors.New("Toss did not approve")
+var errRefused = errors.New("not approved")
 
 func (s *server) ask(ctx context.Context, asked confirmBody) (o payment.Observation, status string, err error) {
 	body, err := json.Marshal(asked)
