@@ -88,11 +88,16 @@ type Config struct {
 var exempt = []string{"REQUIRE_DB", "PG_BIN"}
 
 // loadConfig reads the variables ("NAME=value") and reports every mistake at once; no message repeats a value that
-// may be secret. unneeded are names that may be missing although serve requires them.
+// may be secret. unneeded are names that may be missing or empty although serve requires them.
 func loadConfig(environ []string, unneeded ...string) (Config, error) {
 	vars := env.ToMap(environ)
 	problems := resolveFiles(vars)
 	problems = append(problems, unknownNames(vars)...)
+	for _, name := range unneeded {
+		if vars[name] == "" {
+			delete(vars, name)
+		}
+	}
 	c, wrong := parseConfig(vars)
 	for name, problem := range wrong {
 		if _, given := vars[name]; given || !slices.Contains(unneeded, name) {

@@ -168,6 +168,7 @@ func TestConfigBesideServe(t *testing.T) {
 		want string
 	}{
 		{"no keys", []string{given[0], given[2], given[3]}, ""},
+		{"empty keys", []string{given[0], "PAYMENTD_API_KEYS=", given[2], given[3]}, ""},
 		{"keys", given, ""},
 		{"wrong keys", []string{given[0], "PAYMENTD_API_KEYS=x", given[2]}, "PAYMENTD_API_KEYS: "},
 		{"no database", given[1:], "PAYMENTD_DATABASE_URL: is required"},

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -195,5 +196,26 @@ func TestStopNamesTheUnfinishedRequest(t *testing.T) {
 	}
 	if log := w.log.String(); !strings.Contains(log, "some requests were still running") || strings.Contains(log, "background work") {
 		t.Errorf("the reason is not the request: %s", log)
+	}
+}
+
+// TestStopBeforeTheDatabase: a stop that is asked for while the database is still waited for is no failure.
+func TestStopBeforeTheDatabase(t *testing.T) {
+	t.Parallel()
+	env := minimal()
+	env[0] = "PAYMENTD_DATABASE_URL=postgres://pay@127.0.0.1:1/pay?sslmode=disable" // a privileged port: nobody listens
+	c, err := loadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	time.AfterFunc(150*time.Millisecond, stop)
+	var log strings.Builder
+	if err := serve(ctx, c, slog.New(slog.NewJSONHandler(&log, nil)), nil); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "does not answer") || !strings.Contains(log.String(), "stopped before the database was ready") {
+		t.Errorf("log: %s", log.String())
 	}
 }

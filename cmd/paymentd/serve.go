@@ -67,6 +67,10 @@ func (p *program) serve(ctx context.Context, ready func(public, private string))
 		log.Warn(w)
 	}
 	if err := p.connect(ctx); err != nil {
+		if ctx.Err() != nil { // a stop that was asked for is no failure, and nothing runs yet
+			log.Info("stopped before the database was ready", "error", err)
+			return nil
+		}
 		return err
 	}
 	defer p.store.Close()

@@ -148,6 +148,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{"--rounds", "0"}, {"--seconds", "0"}, {"--clients", ""}, {"--clients", "1,x"}, {"--sweep", "0"}, {"--only", "S7"}, {"extra"},
 		{"--layers", "--only", "S8"}, {"--layers", "--against", "paymentd"},
+		{"--layers", "--with", "PAYMENTD_BULKHEAD=1"}, {"--against", "paymentd", "--with", "PAYMENTD_BULKHEAD=1"},
 	} {
 		if _, err := parse(args, &strings.Builder{}); err == nil {
 			t.Errorf("%q accepted", args)

@@ -47,6 +47,9 @@ type plan struct {
 	json, profile    string
 }
 
+// unmerged is what S9 compares with unless told otherwise.
+const unmerged = "PAYMENTD_DB_MERGE=off"
+
 func parse(args []string, out io.Writer) (p plan, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
@@ -64,7 +67,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.BoolVar(&p.durable, "durable", false, "let PostgreSQL sync every commit to disk, on both sides")
 	f.BoolVar(&p.webhook, "webhook", false, "deliver payment.* notices to a webhook, which shares the machine too; else all go to the log")
 	f.StringVar(&p.program, "paymentd", "", "the program; empty: built from the sources")
-	f.StringVar(&p.with, "with", "PAYMENTD_DB_MERGE=off", "settings, separated by commas, of the second paymentd of S9")
+	f.StringVar(&p.with, "with", unmerged, "settings, separated by commas, of the second paymentd of S9")
 	f.StringVar(&p.against, "against", "", "another program to compare with in S9, in place of the same one with other settings")
 	f.BoolVar(&p.layers, "layers", false, "S9 alone, compared with servers that do less, so that each layer shows what it costs")
 	f.StringVar(&p.json, "json", "", "write all figures as JSON to this file")
@@ -83,8 +86,10 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 
 func (p plan) check(only string, args int) error {
 	switch {
-	case p.layers && (p.against != "" || !p.ceiling):
-		return errors.New("--layers is for S9 alone and has nothing to compare with besides; see --help")
+	case p.layers && !p.ceiling:
+		return errors.New("--layers is for S9 alone; see --help")
+	case p.layers && (p.against != "" || p.with != unmerged), p.against != "" && p.with != unmerged:
+		return errors.New("S9 compares with one of --layers, --against and --with; see --help")
 	case p.rounds < 1 || p.length <= 0 || args > 0 || !p.ceiling && !p.holding || only != "" && p.ceiling && p.holding:
 		return errors.New("rounds and seconds must be above 0, --only is S8 or S9, and there are no arguments; see --help")
 	}
