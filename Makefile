@@ -84,7 +84,7 @@ generate: ## rewrite the generated files (docs/state-machine.md and what else ha
 
 .PHONY: bench
 bench: ## confirms per second against PostgreSQL's own, and how many callers are held: scenarios S9 and S8 (ARGS=--help)
-	$(GO) run ./loadtest/bench --json loadtest/results/bench.json $(ARGS)
+	$(GO) run ./loadtest/bench --json $(if $(ARGS),bin,loadtest/results)/bench.json $(ARGS)
 
 .PHONY: gobench
 gobench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
@@ -94,13 +94,17 @@ gobench: ## Go benchmarks (BENCH=Settle BENCHTIME=3s PKG=./internal/store/)
 chaos: ## confirm payments while paymentd and all around it is killed, scenario S10 (FOR=10m SEED=7 ARGS=--help)
 	$(GO) run ./loadtest/chaos --for $(FOR) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+# Only what ran at its own pace is worth a page.
+RESULTS = $(if $(filter 1,$(SCALE)),loadtest/results,bin/results)
+RENEW = $(if $(filter 1,$(SCALE)),&& $(GO) run ./loadtest/scenarios --page docs/scenarios.md)
+
 .PHONY: scenarios
-scenarios: ## play S1 to S6, S8 and S11 at their own pace, about 17 minutes (SCALE=0.1: two; ARGS=--help); docs/scenarios.md
-	$(GO) run ./loadtest/scenarios --scale $(SCALE) $(ARGS)
+scenarios: ## play S1 to S6, S8 and S11 at their own pace, about 15 minutes, and renew docs/scenarios.md (SCALE=0.1: two, into bin/results; ARGS=--help)
+	$(GO) run ./loadtest/scenarios --scale $(SCALE) --out $(RESULTS) $(ARGS) $(RENEW)
 
 .PHONY: scenario
 scenario: ## play some of them (NAME=s1, NAME='s2 s3'; NAME= lists them)
-	$(GO) run ./loadtest/scenarios --scale $(SCALE) $(ARGS) $(if $(NAME),$(NAME),--list)
+	$(GO) run ./loadtest/scenarios --scale $(SCALE) --out $(RESULTS) $(ARGS) $(if $(NAME),$(NAME) $(RENEW),--list)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=60s each

@@ -82,7 +82,7 @@ func alerts(t *testing.T) []alert {
 
 var heading = regexp.MustCompile(`(?m)^(#+) (.*)$`)
 
-// TestAlertsLeadSomewhere: each has a summary, a severity and a heading in the runbook with cause, look here, do this.
+// TestAlertsLeadSomewhere: each has a summary, a severity and a heading in the runbook with its name, cause, look here, do this.
 func TestAlertsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	sections := map[string]string{}
@@ -108,7 +108,7 @@ func TestAlertsLeadSomewhere(t *testing.T) {
 			t.Errorf("%s leads to %q, which is not in the runbook", a.Alert, a.Annotations["runbook"])
 			continue
 		}
-		for _, part := range []string{"**Cause.**", "**Look here.**", "**Do this.**"} {
+		for _, part := range []string{"**Cause.**", "**Look here.**", "**Do this.**", "`" + a.Alert + "`"} {
 			if !strings.Contains(text, part) {
 				t.Errorf("%s: the runbook's %q has no %s", a.Alert, name, part)
 			}

@@ -70,6 +70,23 @@ func TestUpDownUp(t *testing.T) {
 	}
 }
 
+// TestNewerSchema: the version before starts on the schema of the next, which is how one goes back.
+func TestNewerSchema(t *testing.T) {
+	t.Parallel()
+	dsn := migrated(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	dsn := empty(t)

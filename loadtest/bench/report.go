@@ -94,8 +94,12 @@ func printCeiling(out io.Writer, rounds []round) {
 	rows := medians(rounds)
 	slices.SortStableFunc(rows, func(a, b cell) int { return slices.Index(names, a.Name) - slices.Index(names, b.Name) })
 	for _, c := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f %%\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n", c.Name, c.Clients, c.PerSecond, c.P50, c.P95, c.P99,
-			c.Own, 100*c.CPU, c.Spent, c.SpentByDB, c.Allocations, c.OwnRatio, c.BareRatio)
+		ownTime := "–" // nobody told it
+		if c.Own > 0 {
+			ownTime = fmt.Sprintf("%.2f", c.Own)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%s\t%.0f %%\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n", c.Name, c.Clients, c.PerSecond, c.P50, c.P95, c.P99,
+			ownTime, 100*c.CPU, c.Spent, c.SpentByDB, c.Allocations, c.OwnRatio, c.BareRatio)
 	}
 	_ = w.Flush()
 	for _, other := range names[1:] {

@@ -72,7 +72,7 @@ func parse(args []string, out io.Writer) (p plan, err error) {
 	f.SetOutput(out)
 	f.Usage = func() {
 		fmt.Fprint(out, "scenarios plays loads and outages against the real paymentd and checks that no money is lost.\n\n"+
-			"usage: go run ./loadtest/scenarios [flags] [NAME...]     without a name: all, about 17 minutes\n\n"+
+			"usage: go run ./loadtest/scenarios [flags] [NAME...]     without a name: all, about 15 minutes\n\n"+
 			"Exit status 1: an invariant or a count broke. A time that a busy machine missed is shown and is no failure.\n\n")
 		f.PrintDefaults()
 	}
