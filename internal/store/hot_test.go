@@ -37,7 +37,7 @@ func TestHotScript(t *testing.T) {
 \set i :i + 1
 ` + filled(reserveSQL,
 		"'bench-' || :client_id || '-' || :i", "'test_' || :client_id || '-' || :i", "15000", "'KRW'", "''", "''", "'60 seconds'") + ` \gset
-` + filled(plainSQL+plainNoticesSQL+plainResultSQL,
+` + filled(plainSQL+plainNoticesSQL+plainNoticedSQL,
 		":id", "false", "'카드'", "'20261130T100000Z'", "'https://dashboard.tosspayments.com/receipt'", "false",
 		"'confirm'", "'approved'", "'"+evidence+"'", ascending("8000"), ascending("9000"), "0", "'0 seconds'") + ";\n"
 

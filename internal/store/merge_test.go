@@ -333,6 +333,10 @@ func TestMergedMeetsANotice(t *testing.T) {
 	if got := f.noticed(); got != "payment.paid/2 payment.paid/2 receipt/2 receipt/9" {
 		t.Error(got)
 	}
+	// Of the first payment nothing is handed over: one of its notices has another id.
+	if len(d.notices) != 2 || d.notices[0].Payment.OrderID != "order_plain" || d.promised != 0 {
+		t.Errorf("handed over %+v, %d places kept", d.notices, d.promised)
+	}
 }
 
 // TestMergerContext: the statement is for many; none of them may end it for the others.

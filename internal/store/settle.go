@@ -31,10 +31,15 @@ const plainNoticesSQL = `, notice AS (
 		SELECT n.id, p.id, n.kind, n.event, p.version, $12::int, $12, now() + $13::interval
 		FROM moved AS p, (VALUES ($10::uuid, 'payment.paid', 'paid'), ($11, 'receipt', 'receipt')) AS n (id, kind, event)
 		ON CONFLICT DO NOTHING
+		RETURNING id
 	)`
 
-const plainResultSQL = `
+const (
+	plainResultSQL = `
 	SELECT ` + columns + ` FROM moved AS p`
+	plainNoticedSQL = `
+	SELECT ` + columns + `, (SELECT count(*) FROM notice) FROM moved AS p`
+)
 
 // settleSQL is every other move. FOR UPDATE makes "old" the row that the update meets, also after a wait. News that moves
 // nothing keeps off another's lease: an operator's cancel would lose its fence, and its next look, to it.
@@ -243,9 +248,16 @@ func (s *Store) settlePlain(ctx context.Context, m *move, bare bool) (w written)
 		return s.writeRow(ctx, statement{"settle payment", plainSQL + plainResultSQL, args})
 	}
 	h := s.handover(1)
-	defer func() { h.end([]written{w}) }()
+	var notices int
+	defer func() {
+		if notices < noticesOfPaid { // one was there already, under its own id
+			h.end(nil)
+			return
+		}
+		h.end([]written{w})
+	}()
 	args = append(args, h.paid[0], h.receipt[0], h.attempts, h.lease)
-	return s.writeRow(ctx, statement{"settle payment", plainSQL + plainNoticesSQL + plainResultSQL, args})
+	return s.writeRow(ctx, statement{"settle payment", plainSQL + plainNoticesSQL + plainNoticedSQL, args}, &notices)
 }
 
 func (m *move) args(bare bool) pgx.StrictNamedArgs {

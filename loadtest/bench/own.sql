@@ -31,9 +31,10 @@ WITH moved AS (
 		SELECT n.id, p.id, n.kind, n.event, p.version, 0::int, 0, now() + '0 seconds'::interval
 		FROM moved AS p, (VALUES (('00000000-0000-7000-8000-' || lpad(:client_id || '', 3, '0') || lpad(:i || '', 9, '0'))::uuid::uuid, 'payment.paid', 'paid'), (('00000000-0000-7000-9000-' || lpad(:client_id || '', 3, '0') || lpad(:i || '', 9, '0'))::uuid, 'receipt', 'receipt')) AS n (id, kind, event)
 		ON CONFLICT DO NOTHING
+		RETURNING id
 	)
 	SELECT p.id, p.order_id, p.payment_key, p.amount, p.currency, p.status, p.method, p.approved_at,
 	p.receipt_url, p.canceled_amount, p.virtual_account::text, p.failure_code, p.failure_gateway_code, p.failure_message,
 	p.member_id, p.receipt_email, p.created_at, p.updated_at, p.version, p.holds_order, p.maybe_sent, p.leased,
 	NULLIF(p.due_at, 'infinity') AS due_at, p.reserved_at, p.first_sent_at, p.last_sent_at, p.sends, p.key_spent,
-	p.looks, p.told, now() AS read_at FROM moved AS p;
+	p.looks, p.told, now() AS read_at, (SELECT count(*) FROM notice) FROM moved AS p;
