@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -517,28 +515,15 @@ func TestTrap25_NoCleanUpRemovesEvidence(t *testing.T) {
 		}
 	}
 	read, opened := 0, 0
-	for _, pattern := range []string{"*.go", "../../migrations/*.sql"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	for name, text := range sources(t, "*.go", "../../migrations/*.sql") {
+		read++
+		if found := removes.FindString(text); found != "" {
+			t.Errorf("%s removes evidence: %s", name, found)
 		}
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			read++
-			if found := removes.Find(text); found != nil {
-				t.Errorf("%s removes evidence: %s", name, found)
-			}
-			for _, insert := range opens.FindAll(text, -1) {
-				opened++
-				if s := string(insert); !strings.Contains(s, "unlessDecided") && !strings.Contains(s, "'dead_notice'") {
-					t.Errorf("%s opens an incident that an operator may have answered; add `unlessDecided`:\n%s", name, s)
-				}
+		for _, insert := range opens.FindAllString(text, -1) {
+			opened++
+			if !strings.Contains(insert, "unlessDecided") && !strings.Contains(insert, "'dead_notice'") {
+				t.Errorf("%s opens an incident that an operator may have answered; add `unlessDecided`:\n%s", name, insert)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -152,4 +153,27 @@ func (f *fixture) unsent(p payment.Payment) payment.Payment {
 	st := settlement(p, payment.Failed, payment.ByConfirm)
 	st.NotSent, st.Action.Failure = true, &payment.Failure{Code: payment.FailPGUnavailable}
 	return f.settle(st)
+}
+
+// sources are the files of the patterns by name, without tests.
+func sources(t *testing.T, patterns ...string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[name] = string(text)
+		}
+	}
+	return texts
 }

@@ -2,8 +2,6 @@ package store
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -76,22 +74,11 @@ func TestPlainGuard(t *testing.T) {
 // lease, but for who was told, and for what no payment.Payment shows.
 func TestLeasedRowsStay(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	update := regexp.MustCompile(`(?s)UPDATE payments AS p\s+SET (.*?)(?:FROM|WHERE|` + "`" + `)`)
 	harmless := regexp.MustCompile(`^(told = true|notices_missing = false)\s*$`)
 	seen := 0
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range update.FindAllStringSubmatch(string(text), -1) {
+	for name, text := range sources(t, "*.go") {
+		for _, found := range update.FindAllStringSubmatch(text, -1) {
 			seen++
 			set := found[1]
 			if !strings.Contains(set, "version = p.version + 1") && !strings.Contains(set, "leased = false") && !harmless.MatchString(set) {
