@@ -53,7 +53,7 @@ func (f *fixture) noticed() string {
 	return ask[string](f, "SELECT COALESCE(string_agg(kind || '/' || sequence, ' ' ORDER BY sequence, kind), '') FROM notices")
 }
 
-// TestPlainGuard holds the state machine in the hot statement equal to the vocabulary's.
+// TestPlainGuard holds the state machine in both forms of the hot statement to the vocabulary's.
 func TestPlainGuard(t *testing.T) {
 	t.Parallel()
 	want := slices.DeleteFunc(payment.SettleFrom(payment.Paid), func(s payment.Status) bool { return s == payment.Paid })
@@ -67,6 +67,10 @@ func TestPlainGuard(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, sql); diff != "" {
 		t.Errorf("guard (-want +got):\n%s", diff)
+	}
+	// Merged, it writes the event of a PENDING payment, whatever else may become PAID.
+	if !strings.Contains(mergedSettleSQL, "p.leased AND p.status = 'PENDING'") || !slices.Contains(want, payment.Pending) {
+		t.Error("the merged statement moves other rows than PENDING ones")
 	}
 }
 
